@@ -1,0 +1,1 @@
+"""The commands: what `esper` on the command line can do, one module for each command."""

@@ -1,0 +1,1 @@
+"""The eyes: analysis of recorded runs, diagnostics, comparison, report and live page."""

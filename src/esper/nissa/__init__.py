@@ -1,0 +1,1 @@
+"""The senses: the telemetry hub and the sinks that it writes to."""

@@ -1,0 +1,1 @@
+"""The mind: signals, features, masks, the heuristic and the policy network that decide what grows."""
