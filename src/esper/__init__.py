@@ -1,0 +1,49 @@
+"""Esper grows neural networks while they train.
+
+    model = esper.Growable(net, slots=["layer2", "layer3"], example=x)
+
+`import esper` is cheap: torch is loaded when one of these names is first touched.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from esper.kasmina import Growable as Growable
+    from esper.kasmina import SlotShape as SlotShape
+    from esper.kasmina import blueprint as blueprint
+    from esper.kasmina import check_growable as check_growable
+    from esper.kasmina import find_slots as find_slots
+    from esper.leyline.errors import EsperError as EsperError
+    from esper.leyline.reports import GateConfig as GateConfig
+    from esper.leyline.reports import LifecycleConfig as LifecycleConfig
+    from esper.leyline.stages import Stage as Stage
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Growable": "esper.kasmina",
+    "SlotShape": "esper.kasmina",
+    "blueprint": "esper.kasmina",
+    "check_growable": "esper.kasmina",
+    "find_slots": "esper.kasmina",
+    "EsperError": "esper.leyline.errors",
+    "GateConfig": "esper.leyline.reports",
+    "LifecycleConfig": "esper.leyline.reports",
+    "Stage": "esper.leyline.stages",
+}
+"""Where each public name lives; loaded on first use."""
+
+__all__ = [*_HOMES, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'esper' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

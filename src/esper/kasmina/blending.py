@@ -1,0 +1,95 @@
+"""How a seed's output is combined with the host's features: isolated while it trains, blended by alpha later.
+
+h: the host's features at the slot. s: the seed's output, of the same shape. a: alpha.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from esper.leyline.actions import Style
+from esper.leyline.reports import Topology
+
+ADDITIVE = frozenset({Style.LINEAR_ADD, Style.SIGMOID_ADD})
+"""Styles in which a seed at full influence simply takes the place of the host's features."""
+
+GATE_BIAS = 2.0
+"""A new gate is nearly open: sigmoid(2) = 0.88."""
+
+
+class StraightThrough(torch.autograd.Function):
+    """The value of h, with the gradient of h + (s - stop_gradient(s)).
+
+    The seed learns from the gradient at the host's output and changes nothing: the value is h bit for bit, -0.0 and all,
+    so a NaN seed cannot reach the host. The copy lets a host overwrite its own features in place afterwards.
+    """
+
+    @staticmethod
+    def forward(h: Tensor, s: Tensor) -> Tensor:
+        return h.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.seed_dtype = inputs[1].dtype
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        (grad,) = grads
+        return grad, grad.to(ctx.seed_dtype)
+
+
+def straight_through(h: Tensor, s: Tensor) -> Tensor:
+    """h, with the output's gradient handed to both h and s. Shapes: all equal."""
+    result: Tensor = StraightThrough.apply(h, s)
+    return result
+
+
+class Gating(nn.Module):
+    """A small learned gate: one value in (0, 1) for each position, from the features there.
+
+    Per position rather than pooled, so that in a language model no token's gate can see a later token.
+    """
+
+    def __init__(self, topology: Topology, width: int) -> None:
+        super().__init__()
+        convolution = {Topology.MAP2D: nn.Conv2d, Topology.MAP1D: nn.Conv1d}
+        self.score: nn.Module = convolution[topology](width, 1, 1) if topology in convolution else nn.Linear(width, 1)
+        nn.init.normal_(self.score.weight, std=0.01)
+        nn.init.constant_(self.score.bias, GATE_BIAS)  # type: ignore[arg-type]
+
+    def forward(self, h: Tensor) -> Tensor:
+        return torch.sigmoid(self.score(h))
+
+
+def combine(style: Style, h: Tensor, s: Tensor, a: Tensor | float) -> Tensor:
+    """Blend s into h by `a`: h + a (s - h), or h (1 + a tanh(s - h)) for the multiplying style. GATED passes a * gate(h) as `a`."""
+    if style is Style.LINEAR_MULTIPLY:
+        return h * (1.0 + a * torch.tanh(s - h))
+    return h + a * (s - h)
+
+
+class Graft(nn.Module):
+    """A seed as a permanent part of a network: what a slot computes at a fixed alpha, without any lifecycle.
+
+    Harvest traces this into a plain graph module.
+    """
+
+    def __init__(self, seed: nn.Module, gating: nn.Module | None, style: Style, alpha: float) -> None:
+        super().__init__()
+        self.seed, self.gating, self.style, self.alpha = seed, gating, style, alpha
+
+    def forward(self, h: Tensor) -> Tensor:
+        return graft(h, self.seed, self.gating, self.style, self.alpha)
+
+
+def graft(h: Tensor, seed: nn.Module, gating: nn.Module | None, style: Style, alpha: Tensor | float) -> Tensor:
+    """h with the seed blended in. An additive seed at alpha 1.0, given as a plain number, is the seed's output itself."""
+    s = seed(h)
+    if gating is not None:
+        return combine(style, h, s, alpha * gating(h))
+    if style in ADDITIVE and isinstance(alpha, float) and alpha == 1.0:
+        return s
+    return combine(style, h, s, alpha)

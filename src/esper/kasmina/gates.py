@@ -1,0 +1,92 @@
+"""The gates of a seed's life. Each is a pure function of the seed's report; its verdict says why in words and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from esper.leyline.reports import Gate, GateConfig, GateVerdict, SeedReport
+from esper.leyline.stages import Stage
+
+
+def g0(report: SeedReport, config: GateConfig) -> list[str]:
+    """Before germination: the slot is empty, and a module of the right shape was built for it."""
+    failures = []
+    if report.stage is not Stage.DORMANT:
+        failures.append(f"the slot is {report.stage.name}, not DORMANT")
+    if not report.initialised:
+        failures.append("the blueprint gave no module that fits the slot")
+    return failures
+
+
+def g1(report: SeedReport, config: GateConfig) -> list[str]:
+    """Before TRAINING: the seed exists and its parameters are finite."""
+    failures = []
+    if not report.initialised:
+        failures.append("the seed is not initialised")
+    if not report.finite:
+        failures.append("the seed has parameters that are not finite")
+    return failures
+
+
+def g2(report: SeedReport, config: GateConfig) -> list[str]:
+    """Before BLENDING: trained long enough, gradients measured and healthy; strict: a useful gradient and a trial that does no harm."""
+    failures = _health(report, config)
+    if report.epochs_in_stage < config.min_training_epochs:
+        failures.append(f"{report.epochs_in_stage} epochs in TRAINING, at least {config.min_training_epochs} needed")
+    if config.strict:
+        if report.gradient_ratio is None:
+            failures.append("gradient ratio not measured")
+        elif not report.gradient_ratio >= config.min_gradient_ratio:
+            failures.append(f"gradient ratio {report.gradient_ratio:.4f} below {config.min_gradient_ratio}")
+        if report.trial_contribution is None:
+            failures.append("trial contribution not measured")
+        elif not report.trial_contribution >= config.min_trial_contribution:
+            failures.append(f"trial contribution {report.trial_contribution:+.2f} points, at least {config.min_trial_contribution} needed")
+    return failures
+
+
+def g3(report: SeedReport, config: GateConfig) -> list[str]:
+    """Before HOLDING: alpha has reached its target, and the target is full influence."""
+    failures = []
+    if report.alpha_target != 1.0:
+        failures.append(f"alpha's target is {report.alpha_target}, not 1.0")
+    if report.ramp_left > 0:
+        failures.append(f"alpha is {report.alpha:.3f}, {report.ramp_left} epochs from its target")
+    return failures
+
+
+def g5(report: SeedReport, config: GateConfig) -> list[str]:
+    """Before fossilising: healthy, and its contribution was measured while HOLDING; strict: the contribution is worth keeping."""
+    failures = _health(report, config)
+    if report.contribution is None:
+        failures.append("contribution not measured")
+    elif report.contribution_age >= report.epochs_in_stage:
+        failures.append("contribution not measured since the seed has full influence")
+    elif config.strict and not report.contribution >= config.min_contribution:
+        failures.append(f"contribution {report.contribution:+.2f} points, at least {config.min_contribution} needed")
+    return failures
+
+
+def _health(report: SeedReport, config: GateConfig) -> list[str]:
+    failures = []
+    if not report.finite:
+        failures.append("the seed has parameters that are not finite")
+    if report.gradients is None:
+        failures.append("gradients not measured")
+        return failures
+    if not report.gradients.finite:
+        failures.append("gradients are not finite")
+    elif report.gradients.exploding > 0:
+        failures.append(f"a gradient is exploding (norm {report.gradients.peak:.3g})")
+    if report.gradients.health < config.min_gradient_health:
+        failures.append(f"gradient health {report.gradients.health:.2f} below {config.min_gradient_health}")
+    return failures
+
+
+GATES: dict[Gate, Callable[[SeedReport, GateConfig], list[str]]] = {Gate.G0: g0, Gate.G1: g1, Gate.G2: g2, Gate.G3: g3, Gate.G5: g5}
+
+
+def judge(gate: Gate, report: SeedReport, config: GateConfig) -> GateVerdict:
+    """Ask one gate about one seed. Changes nothing."""
+    reasons = tuple(GATES[gate](report, config))
+    return GateVerdict(gate, report.slot, not reasons, reasons)

@@ -1,0 +1,81 @@
+"""Statistics of gradients, gathered on the device; nothing waits for the device until somebody reads them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from esper.leyline.reports import EXPLODING_NORM, VANISHING_NORM, GradientStats
+
+MAX_RATIO = 10.0
+MIN_HOST_NORM = 1e-8
+
+
+class GradientMeter(nn.Module):
+    """Running sums over the steps of an epoch, as a buffer, so that they move and are saved with the model.
+
+    sums: steps, sum of norms, sum of vanishing shares, sum of exploding shares, steps with a non-finite norm, largest tensor norm.
+    """
+
+    sums: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("sums", torch.zeros(6))
+
+    @torch.no_grad()
+    def add(self, parameters: Sequence[nn.Parameter]) -> Tensor | None:
+        """Add one step's gradients; returns their norm over all tensors (0-d), or None when there is no gradient at all."""
+        norms = tensor_norms(parameters)
+        if norms is None:
+            return None
+        total = torch.linalg.vector_norm(norms)
+        finite = torch.isfinite(total)
+        zero = torch.zeros_like(total)
+        step = torch.stack([
+            torch.ones_like(total),
+            torch.where(finite, total, zero),
+            (norms < VANISHING_NORM).float().mean(),
+            (norms > EXPLODING_NORM).float().mean(),
+            (~finite).float(),
+        ])
+        self.sums[:5] += step
+        self.sums[5] = torch.maximum(self.sums[5], torch.where(finite, norms.max(), zero))
+        return total
+
+    def read(self) -> GradientStats | None:
+        """The statistics so far; None before the first step. The only place that waits for the device."""
+        steps, norm, vanishing, exploding, broken, peak = self.sums.tolist()
+        if steps == 0:
+            return None
+        return GradientStats(
+            steps=int(steps),
+            norm=norm / max(1.0, steps - broken),
+            peak=peak,
+            vanishing=vanishing / steps,
+            exploding=exploding / steps,
+            finite=broken == 0,
+        )
+
+    def reset(self) -> None:
+        self.sums.zero_()
+
+
+def tensor_norms(parameters: Sequence[nn.Parameter]) -> Tensor | None:
+    """Norm of each parameter's gradient, 0 where one has none; shape (parameters,). None when no parameter has a gradient."""
+    if all(p.grad is None for p in parameters):
+        return None
+    return torch.stack([
+        torch.linalg.vector_norm(p.grad, dtype=torch.float32) if p.grad is not None else torch.zeros((), device=p.device)
+        for p in parameters
+    ])
+
+
+def gradient_ratio(seed: GradientStats, host: GradientStats, seed_parameters: int, host_parameters: int) -> float:
+    """Gradient of the seed against the host's, each per square root of its parameters: (|g_s| / |g_h|) sqrt(P_h / P_s), at most 10."""
+    if host.norm < MIN_HOST_NORM:
+        return 0.0
+    return min(MAX_RATIO, seed.norm / host.norm * math.sqrt(host_parameters / seed_parameters))

@@ -1,0 +1,393 @@
+"""A model that can grow: any nn.Module with slots attached to some of its modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn, optim
+
+from esper.kasmina import lifecycle
+from esper.kasmina.following import Follower, parameter_groups
+from esper.kasmina.gates import judge
+from esper.kasmina.gradients import GradientMeter
+from esper.kasmina.harvest import harvest
+from esper.kasmina.probe import Example, probe, untouched
+from esper.kasmina.slot import Form, Isolation, Slot
+from esper.kasmina.state import check_state
+from esper.leyline.actions import Curve, Decision, Op, Style
+from esper.leyline.errors import ConfigError, GateError, SlotError, TransitionError, unknown
+from esper.leyline.events import Event
+from esper.leyline.reports import Gate, GateConfig, GateVerdict, LifecycleConfig, SeedReport, Topology
+from esper.leyline.stages import BLENDED, LIVE, OCCUPIED, Stage
+
+
+class Growable(nn.Module):
+    """Wraps a model so that seeds can grow at its slots. The model itself is not changed: slots are forward hooks.
+
+    model: any nn.Module; it stays reachable, under its own state-dict names, as `.host`.
+    slots: module paths, or a mapping from ids of your choice to paths. `esper.find_slots(model, example)` proposes some.
+    example: an input for one probe forward: a tensor, a tuple of positional arguments, or a dict of keyword arguments.
+    isolation: how a seed in TRAINING is kept from touching the host; see `Isolation`.
+    gates, lifecycle: what the gates ask, and how long stages last.
+    causal: whether token features may only look back (True is safe for language models).
+    checkpoint: recompute the activations inside seeds in the backward pass: less memory, more time.
+    topology: states the features' layout at a path where shapes alone do not tell.
+    seed: the random stream that new seeds are initialised from.
+
+    One epoch: train, measure (`record`), decide and act, then `tick()`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        slots: Sequence[str] | Mapping[str, str],
+        example: Example,
+        *,
+        isolation: Isolation = "ste",
+        gates: GateConfig | None = None,
+        lifecycle: LifecycleConfig | None = None,
+        causal: bool = True,
+        checkpoint: bool = False,
+        topology: Mapping[str, Topology] | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if isolation not in ("ste", "shadow", "none"):
+            raise unknown("isolation", str(isolation), ("ste", "shadow", "none"))
+        named = dict(slots) if isinstance(slots, Mapping) else {path: path for path in slots}
+        if isinstance(slots, str) or not named or len(named) != len(slots):
+            raise SlotError(f"slots is a list of distinct module paths, or a mapping from ids to paths, found {slots!r}")
+        places = probe(model, example, named.values(), causal=causal, topology=topology or {})
+        if len(set(named.values())) != len(named):
+            raise SlotError("two slots have the same path; a module can carry one slot")
+        self.host = model
+        self.gates = gates or GateConfig()
+        self.lifecycle = lifecycle or LifecycleConfig()
+        self.growth_seed = seed
+        self.example = example
+        self.journal: list[Event] = []
+        """What has happened to the seeds, oldest first; `drain_journal()` takes it."""
+        self.host_meter = GradientMeter()
+        self.slots = nn.ModuleDict({_key(id): Slot(id, places[path], isolation, checkpoint) for id, path in named.items()})
+        self.host_meter.to(places[next(iter(named.values()))].device)
+        self._by_id: dict[str, Slot] = {slot.id: slot for slot in self._slots()}
+        self._handles = [model.get_submodule(s.place.path).register_forward_hook(s.hook) for s in self._slots()]
+        self._followers: list[Follower] = []
+        self._entries: dict[tuple[Form, ...], Callable[..., Any]] = {}
+        self._measured = False
+        self.train(model.training)
+
+    # Running
+
+    @torch.compiler.disable(recursive=False)
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The host's forward pass, with whatever grows in it."""
+        return self._entry()(self.host, args, kwargs)
+
+    def _entry(self) -> Callable[..., Any]:
+        """The function through which the host is entered, one for each structure of the network.
+
+        torch.compile keeps what it compiled with a function's code object and gives up after eight versions of it. A code
+        object for each structure starts that count anew, so growth never meets the limit and no stale graph is ever run.
+        """
+        structure = tuple(slot.form for slot in self._slots())
+        if structure not in self._entries:
+            self._entries[structure] = FunctionType(_enter_host.__code__.replace(), globals(), "forward")
+        return self._entries[structure]
+
+    @property
+    def slot_ids(self) -> tuple[str, ...]:
+        """Ids of the slots, in the order given."""
+        return tuple(self._by_id)
+
+    def parameter_count(self) -> int:
+        """Parameters of the host and of every seed in it now."""
+        return sum(p.numel() for p in self.host.parameters()) + sum(r.parameters for r in self.reports())
+
+    # Commands
+
+    def germinate(
+        self, slot: str, blueprint: str, *, style: Style | str = Style.LINEAR_ADD, tempo: int = 5, alpha_target: float = 1.0
+    ) -> None:
+        """Create a seed in an empty slot. See `esper blueprints` for what can grow where."""
+        args = {"style": style, "tempo": tempo, "alpha_target": alpha_target, "stream": self.growth_seed}
+        self._command(slot, lifecycle.germinate, blueprint, **args, report=self._report, gates=self.gates)
+
+    def advance(self, slot: str) -> None:
+        """Move a seed one stage on, if its gate agrees: GERMINATED to TRAINING to BLENDING to HOLDING."""
+        self._command(slot, lifecycle.advance, report=self._report, gates=self.gates)
+
+    def set_alpha_target(
+        self, slot: str, target: float, *, speed: int = 3, curve: Curve | str = Curve.LINEAR, style: Style | str | None = None
+    ) -> None:
+        """Send alpha of a BLENDING or HOLDING seed to `target` within `speed` epochs; `style` also changes how it blends."""
+        self._command(slot, lifecycle.set_alpha_target, target, speed=speed, curve=curve, style=style, stream=self.growth_seed)
+
+    def prune(self, slot: str, *, speed: int = 0, curve: Curve | str = Curve.LINEAR, cause: str = "prune") -> None:
+        """Remove a live seed, at once or by ramping its alpha down within `speed` epochs."""
+        self._command(slot, lifecycle.prune, speed=speed, curve=curve, cause=cause)
+
+    def fossilize(self, slot: str) -> None:
+        """Keep a HOLDING seed for good, if gate G5 agrees."""
+        self._command(slot, lifecycle.fossilize, report=self._report, gates=self.gates)
+
+    def act(self, decision: Decision) -> None:
+        """Carry out a controller's decision."""
+        match decision.op:
+            case Op.WAIT:
+                return
+            case Op.GERMINATE:
+                self.germinate(
+                    decision.slot, decision.blueprint, style=decision.style, tempo=decision.tempo, alpha_target=decision.alpha_target
+                )
+            case Op.ADVANCE:
+                self.advance(decision.slot)
+            case Op.FOSSILIZE:
+                self.fossilize(decision.slot)
+            case Op.PRUNE:
+                self.prune(decision.slot, speed=decision.alpha_speed, curve=decision.alpha_curve)
+            case Op.SET_ALPHA_TARGET:
+                self.set_alpha_target(
+                    decision.slot, decision.alpha_target, speed=decision.alpha_speed, curve=decision.alpha_curve, style=decision.style
+                )
+
+    def tick(self) -> None:
+        """End the epoch: alpha moves, ramps and embargoes run on, auto_advance takes G1 and G3, gradient statistics start anew."""
+        host, size = self.host_meter.read(), self._host_size()
+        for slot in self._slots():
+            gradients, ratio = slot.gradients(host, size)
+            slot.life = replace(slot.life, gradients=gradients, gradient_ratio=ratio)
+            slot.meter.reset()
+        self.host_meter.reset()
+        for slot in self._slots():
+            self._settled(slot, lifecycle.tick(slot, report=self._report, gates=self.gates, config=self.lifecycle))
+
+    def _command(self, id: str, command: Callable[..., list[Event]], *args: Any, **kwargs: Any) -> None:
+        slot = self._slot(id)
+        try:
+            events = command(slot, *args, **kwargs)
+        except GateError:
+            self.journal.append(lifecycle.gate_event(self.verdict(id)))
+            raise
+        self._settled(slot, events)
+
+    def _settled(self, slot: Slot, events: list[Event]) -> None:
+        if events:
+            self._entries.clear()
+            for follower in self._followers:
+                follower.sync(slot)
+        self.journal.extend(events)
+
+    # What is known
+
+    def report(self, slot: str) -> SeedReport:
+        """All that is known about the seed at one slot."""
+        return self._report(self._slot(slot))
+
+    def reports(self) -> tuple[SeedReport, ...]:
+        """One report for each slot, in order."""
+        host, size = self.host_meter.read(), self._host_size()
+        return tuple(slot.report(host, size) for slot in self._slots())
+
+    def verdict(self, slot: str) -> GateVerdict:
+        """What the next gate on the way of this slot's seed would say now. Changes nothing."""
+        report = self.report(slot)
+        following = {
+            Stage.GERMINATED: Gate.G1,
+            Stage.TRAINING: Gate.G2,
+            Stage.BLENDING: Gate.G3,
+            Stage.HOLDING: Gate.G5,
+        }
+        if report.stage not in following:
+            raise TransitionError(f"slot {slot!r} is {report.stage.name}; no gate lies ahead of it")
+        return judge(following[report.stage], report, self.gates)
+
+    def record(self, slot: str, *, contribution: float | None = None, trial_contribution: float | None = None) -> None:
+        """Tell the body what was measured on validation data, in points: with the seed minus without it."""
+        target = self._slot(slot)
+        if contribution is not None:
+            if target.life.stage not in BLENDED:
+                raise TransitionError(f"slot {slot!r} is {target.life.stage.name}; a contribution needs a seed that is blended in")
+            target.life = replace(target.life, contribution=float(contribution), contribution_age=0)
+        if trial_contribution is not None:
+            if target.life.stage is not Stage.TRAINING:
+                raise TransitionError(f"slot {slot!r} is {target.life.stage.name}; a trial is for a seed in TRAINING")
+            target.life = replace(target.life, trial_contribution=float(trial_contribution))
+
+    def drain_journal(self) -> list[Event]:
+        """Take what has happened since the last call."""
+        events, self.journal = self.journal, []
+        return events
+
+    # Gradients and optimisers
+
+    def follow(self, optimizer: optim.Optimizer) -> None:
+        """Let an optimiser follow the growth: a parameter group for each slot is filled and emptied as seeds come and go.
+
+        Call it before a learning-rate scheduler is built, or build the optimiser from `parameter_groups()`.
+        """
+        if all(f.optimizer is not optimizer for f in self._followers):
+            self._followers.append(Follower(optimizer, self.host, self._by_id, self._before_step))
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Groups to build an optimiser from: the host's, and one for each slot."""
+        return parameter_groups(self.host, self._slots())
+
+    def measure_gradients(self) -> None:
+        """Add the present gradients to the statistics. An optimiser that follows does it at each step while a seed is alive;
+        call it yourself, after backward, to measure before you clip. Never waits for the device."""
+        self._each_norm()
+
+    def clip_gradients(self, max_norm: float) -> None:
+        """Clip the host's gradient and each seed's apart, so that no seed scales another's step; measures them on the way."""
+        for parameters, norm in self._each_norm():
+            nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+
+    def _each_norm(self) -> list[tuple[list[nn.Parameter], Tensor]]:
+        self._measured = True
+        metered = [(self.host_meter, list(self.host.parameters()))]
+        metered += [(slot.meter, slot.learning_parameters()) for slot in self._slots()]
+        norms = [(parameters, meter.add(parameters)) for meter, parameters in metered if parameters]
+        return [(parameters, norm) for parameters, norm in norms if norm is not None]
+
+    def _before_step(self) -> None:
+        if not self._measured and any(slot.life.stage in LIVE for slot in self._slots()):
+            self._each_norm()
+        self._measured = False
+
+    def shadow_backward(self, closure: Callable[[], Tensor]) -> Tensor | None:
+        """Train the seeds in TRAINING in a pass of their own: `closure` runs this model and returns the loss.
+
+        The loss feels each of these seeds at its target alpha; only they get gradients, added to their `.grad`. Buffers, batch-norm
+        statistics among them, and random streams are left as they were. None when no seed is in TRAINING.
+        """
+        training = [slot for slot in self._slots() if slot.life.stage is Stage.TRAINING]
+        if not training:
+            return None
+        with untouched(self.host), self._shown_as({slot.id: Form.TRIAL for slot in training}):
+            loss = closure()
+            parameters = [p for slot in training for p in slot.seed_parameters() if p.requires_grad]
+            # Inside, because a host that recomputes its activations runs its forward pass again here.
+            grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+        for parameter, grad in zip(parameters, grads, strict=True):
+            if grad is not None:
+                parameter.grad = grad.clone() if parameter.grad is None else parameter.grad + grad
+        return loss.detach()
+
+    # Counterfactuals
+
+    @contextmanager
+    def without(self, *slots: str) -> Iterator[None]:
+        """The network as if these slots were empty. Restored on the way out, whatever happens inside."""
+        with self._shown_as({self._slot(id).id: Form.ABSENT for id in slots}):
+            yield
+
+    @contextmanager
+    def bare(self) -> Iterator[None]:
+        """The network as if every slot were empty."""
+        with self._shown_as(dict.fromkeys(self.slot_ids, Form.ABSENT)):
+            yield
+
+    @contextmanager
+    def trial(self, *slots: str) -> Iterator[None]:
+        """The network with these seeds, still in TRAINING, shown at their target alpha."""
+        for id in slots:
+            if self._slot(id).life.stage is not Stage.TRAINING:
+                raise TransitionError(f"slot {id!r} is {self._slot(id).life.stage.name}; a trial is for a seed in TRAINING")
+        with self._shown_as(dict.fromkeys(slots, Form.TRIAL)):
+            yield
+
+    @contextmanager
+    def stacked(self, configurations: Sequence[frozenset[str]], batch: int) -> Iterator[None]:
+        """Several configurations in one pass: the input holds `batch` samples for each, one configuration after another.
+
+        A configuration is the set of slots that are on; a slot in TRAINING counts as on at its target alpha.
+        """
+        on = sorted(frozenset().union(*configurations), key=self.slot_ids.index)
+        forms: dict[str, Form] = dict.fromkeys(self.slot_ids, Form.ABSENT)
+        for id in on:
+            slot = self._slot(id)
+            if slot.life.stage not in OCCUPIED or slot.life.stage is Stage.GERMINATED:
+                raise TransitionError(f"slot {id!r} is {slot.life.stage.name}; it has nothing to switch on")
+            forms[id] = Form.TRIAL if slot.life.stage is Stage.TRAINING else slot.form
+        with self._shown_as(forms), ExitStack() as stack:
+            for id in on:
+                slot = self._slot(id)
+                share = torch.tensor([id in c for c in configurations], device=slot.alpha.device).repeat_interleave(batch)
+                stack.callback(setattr, slot, "share", None)
+                slot.share = share
+            yield
+
+    @contextmanager
+    def _shown_as(self, forms: Mapping[str, Form]) -> Iterator[None]:
+        before = {id: self._slot(id).form for id in forms}
+        try:
+            for id, form in forms.items():
+                self._slot(id).form = form
+            yield
+        finally:
+            for id, form in before.items():
+                self._slot(id).form = form
+
+    # Leaving
+
+    def harvest(self, live: str = "drop") -> nn.Module:
+        """The grown network as a plain module: host and fossils.
+
+        Seeds still alive are dropped, or with live="keep" kept at their present alpha.
+        """
+        if live not in ("drop", "keep"):
+            raise ConfigError(f'live is "drop" or "keep", found {live!r}')
+        return harvest(self, keep_live=live == "keep")
+
+    def release(self) -> nn.Module:
+        """Take the slots off the host and give it back as it was. This model cannot be used afterwards."""
+        for handle in self._handles:
+            handle.remove()
+        return self.host
+
+    # Saving and loading
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Load the state of such a model at any moment of its growth, whatever has grown here. Checked whole before anything changes."""
+        check_state(self, state_dict, strict)
+        result = super().load_state_dict(state_dict, strict, assign)
+        self._entries.clear()
+        for follower in self._followers:
+            for slot in self._slots():
+                follower.sync(slot)
+        return result
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy starts without optimisers, which belong to the original, and compiles for itself.
+        return {**self.__dict__, "_followers": [], "_entries": {}}
+
+    # Helpers
+
+    def _slots(self) -> list[Slot]:
+        return list(self.slots.values())  # type: ignore[arg-type]
+
+    def _slot(self, id: str) -> Slot:
+        if id not in self._by_id:
+            raise unknown("slot", str(id), self._by_id)
+        return self._by_id[id]
+
+    def _report(self, slot: Slot) -> SeedReport:
+        return slot.report(self.host_meter.read(), self._host_size())
+
+    def _host_size(self) -> int:
+        return sum(p.numel() for p in self.host.parameters())
+
+
+def _enter_host(host: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return host(*args, **kwargs)
+
+
+def _key(id: str) -> str:
+    """A slot's name among submodules, which may not hold dots."""
+    return id.replace(".", "/")

@@ -1,0 +1,131 @@
+"""The grown network as a plain module: the user's own classes, torch.nn and torch.fx, nothing of esper.
+
+Where a seed has grown, the host's module is replaced by a small graph module that holds it as `module` and the seed as `grown`.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from esper.kasmina.blending import Graft
+from esper.kasmina.probe import call, evaluating, untouched
+from esper.kasmina.slot import Place, Slot
+from esper.leyline.errors import HarvestError
+from esper.leyline.stages import BLENDED, Stage
+
+if TYPE_CHECKING:
+    from esper.kasmina.growable import Growable
+
+TOLERANCE = 1e-6
+"""Largest difference, relative to the largest output, between the grown model and what is harvested from it."""
+
+
+def harvest(model: Growable, keep_live: bool) -> nn.Module:
+    """A deep copy of the host with its seeds as ordinary submodules, checked against the model on its example input."""
+    kept = [slot for slot in model._slots() if slot.life.stage is Stage.FOSSILIZED or (keep_live and slot.life.stage in BLENDED)]
+    # One deepcopy of everything, so that the copied handles belong to the copied host.
+    host, handles, slots = copy.deepcopy((model.host, model._handles, kept))
+    for handle in handles:
+        handle.remove()
+    # Inner modules first: replacing an outer one would change the inner one's path.
+    for slot in sorted(slots, key=lambda s: s.place.path.count("."), reverse=True):
+        parent, _, name = slot.place.path.rpartition(".")
+        owner = host.get_submodule(parent)
+        setattr(owner, name, grow_module(getattr(owner, name), slot))
+    _check(model, host, [slot.id for slot in model._slots() if slot not in kept])
+    return host
+
+
+def grow_module(module: nn.Module, slot: Slot) -> fx.GraphModule:
+    """The module with its seed behind it, taking the same arguments and returning the same kind of output."""
+    root = nn.Module()
+    root.module = module
+    root.grown = plain_seed(slot)
+    graph = fx.Graph()
+    args, kwargs = _placeholders(graph, module)
+    output = graph.call_module("module", args, kwargs)
+    graph.output(_grown_output(graph, output, slot.place))
+    grown = fx.GraphModule(root, graph, class_name="Grown")
+    grown.train(module.training)
+    return grown
+
+
+def plain_seed(slot: Slot) -> fx.GraphModule:
+    """The slot's seed at its present alpha, traced down to torch's own modules and functions."""
+    alpha = 1.0 if slot.life.stage is Stage.FOSSILIZED else slot.life.alpha
+    assert slot.seed is not None
+    graft = Graft(slot.seed, slot.gating, slot.life.style, alpha).eval()
+    graph = _Tracer().trace(graft)
+    plain = fx.GraphModule(graft, graph, class_name="Seed")
+    return plain.train(slot.training)
+
+
+class _Tracer(fx.Tracer):
+    """Looks into modules that hold anything of esper's; everything else stays a module."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return not any(type(inner).__module__.startswith("esper.") for inner in m.modules())
+
+
+def _placeholders(graph: fx.Graph, module: nn.Module) -> tuple[tuple[fx.Node, ...], dict[str, Any]]:
+    """The module's own signature, as far as a graph can express it."""
+    args: list[fx.Node] = []
+    kwargs: dict[str, Any] = {}
+    for name, parameter in inspect.signature(module.forward).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            kind = type(module).__name__
+            raise HarvestError(f"{kind}.forward takes *{name}, which a plain graph module cannot pass on; put the slot elsewhere")
+        if parameter.default is parameter.empty:
+            node = graph.placeholder(name)
+        elif parameter.default is None or isinstance(parameter.default, (bool, int, float, str)):
+            node = graph.placeholder(name, default_value=parameter.default)
+        else:
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            kwargs[name] = node
+        else:
+            args.append(node)
+    return tuple(args), kwargs
+
+
+def _grown_output(graph: fx.Graph, output: fx.Node, place: Place) -> Any:
+    if place.items is None:
+        return graph.call_module("grown", (output,))
+    first = graph.call_module("grown", (graph.call_function(operator.getitem, (output, 0)),))
+    rest = [graph.call_function(operator.getitem, (output, i)) for i in range(1, place.items)]
+    return (first, *rest)
+
+
+def _check(model: Growable, plain: nn.Module, dropped: list[str]) -> None:
+    """Compare the two on the example input; a difference means that the host does more with a module than call it."""
+    example = _moved(model.example, next(model.parameters()).device)
+    with untouched(model.host), evaluating(model), model.without(*dropped):
+        expected = call(model, example)
+    try:
+        with untouched(plain), evaluating(plain):
+            found = call(plain, example)
+    except Exception as error:
+        raise HarvestError(
+            f"the harvested network does not run ({type(error).__name__}: {error}); the host uses a module with a slot "
+            "in another way than calling it; put the slot at a module that is only called"
+        ) from error
+    for a, b in zip(_tensors(expected), _tensors(found), strict=True):
+        scale = max(1.0, float(a.abs().max())) if a.numel() else 1.0
+        difference = float((a - b).abs().max()) if a.numel() else 0.0
+        if difference > TOLERANCE * scale:
+            raise HarvestError(f"the harvested network differs from the grown one by {difference:.2e} on the example input")
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+
+def _moved(example: Any, device: torch.device) -> Any:
+    return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, example)

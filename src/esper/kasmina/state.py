@@ -1,0 +1,56 @@
+"""Checking a state dict whole before any of it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from esper.leyline.errors import StateError, nearest
+
+if TYPE_CHECKING:
+    from esper.kasmina.growable import Growable
+
+
+def check_state(model: Growable, state: Mapping[str, Any], strict: bool) -> None:
+    """Raise StateError unless `state` fits this model, grown to where the state says it was."""
+    if not isinstance(state, Mapping):
+        raise StateError(f"a state dict is a mapping of names to tensors, found {type(state).__name__}")
+    expected: dict[str, Any] = {k: v for k, v in model.state_dict().items() if not _belongs_to_a_seed(k)}
+    for key, module in model.slots.items():
+        name = f"slots.{key}._extra_state"
+        if name not in state:
+            known = {k.split(".")[1].replace("/", ".") for k in state if isinstance(k, str) and k.startswith("slots.")}
+            hint = f"it knows the slots {', '.join(sorted(known))}" if known else "it holds no slots; load a bare host through model.host"
+            raise StateError(f"the state dict has no record of slot {model.slot_ids[list(model.slots).index(key)]!r}; {hint}")
+        life = module.read_extra_state(state[name])  # type: ignore[operator]
+        for part, child in zip(("seed", "gating"), module.modules_for(life), strict=True):  # type: ignore[operator]
+            if child is not None:
+                expected.update({f"slots.{key}.{part}.{k}": v for k, v in child.state_dict().items()})
+    _compare(expected, state, strict)
+
+
+def _belongs_to_a_seed(name: str) -> bool:
+    parts = name.split(".")
+    return parts[0] == "slots" and len(parts) > 2 and parts[2] in ("seed", "gating")
+
+
+def _compare(expected: Mapping[str, Any], state: Mapping[str, Any], strict: bool) -> None:
+    if strict:
+        for name in expected:
+            if name not in state:
+                raise StateError(f"the state dict lacks {name!r}; {nearest(name, state)}")
+        for name in state:
+            if name not in expected:
+                raise StateError(f"the state dict holds {name!r}, which this model does not have; {nearest(name, expected)}")
+    for name, value in expected.items():
+        if name not in state or name.endswith("_extra_state"):
+            continue
+        found = state[name]
+        if not isinstance(found, Tensor):
+            raise StateError(f"{name!r} should be a tensor, found {type(found).__name__}")
+        if found.shape != value.shape:
+            raise StateError(f"{name!r} has shape {tuple(found.shape)}, expected {tuple(value.shape)}")
+        if found.is_complex() != value.is_complex() or found.is_floating_point() != value.is_floating_point():
+            raise StateError(f"{name!r} has dtype {found.dtype}, expected {value.dtype}")

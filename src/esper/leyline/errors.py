@@ -1,0 +1,88 @@
+"""Everything a user can do wrong, one class for each kind of mistake, all under EsperError.
+
+A message says what was wrong, where, what was expected and what is near it. The command line prints it as one
+sentence; in Python it is an ordinary exception.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class EsperError(Exception):
+    """Base of every error that Esper raises for something its user can put right."""
+
+
+class UnknownNameError(EsperError):
+    """A name (slot, blueprint, task, controller, ...) that does not exist."""
+
+
+class ConfigError(EsperError):
+    """A config file, key or value that cannot be used."""
+
+
+class SlotError(EsperError):
+    """A place in a model where no slot can be attached."""
+
+
+class BlueprintError(EsperError):
+    """A blueprint that is defined wrongly, or that does not fit the slot."""
+
+
+class TransitionError(EsperError):
+    """A command that the seed's present stage does not allow."""
+
+
+class GateError(EsperError):
+    """A command that the table allows and a gate refused."""
+
+
+class OptimizerError(EsperError):
+    """An optimiser that cannot follow the growth."""
+
+
+class StateError(EsperError):
+    """A state dict that is damaged or belongs to another model."""
+
+
+class HarvestError(EsperError):
+    """A grown model that cannot be written as a plain module."""
+
+
+class DataError(EsperError):
+    """Data that is missing, damaged or of the wrong shape."""
+
+
+class CheckpointError(EsperError):
+    """A checkpoint that is damaged, foreign, or missing."""
+
+
+class RunError(EsperError):
+    """A run folder that cannot be used: taken, incomplete, or not a run."""
+
+
+class EventError(EsperError):
+    """A recorded event that cannot be read."""
+
+
+class DeviceError(EsperError):
+    """A device or precision that this machine does not have."""
+
+
+class PolicyError(EsperError):
+    """A policy file that is damaged, or made for another schema."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for an unknown name: the closest known one, or the whole list when nothing is close."""
+    options = sorted(known)
+    close = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return "known: " + (", ".join(options) if options else "none")
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
+    """The error for a name that does not exist: `unknown("blueprint", "conv_lite", names)`."""
+    return UnknownNameError(f"unknown {kind} {name!r}; {nearest(name, known)}")

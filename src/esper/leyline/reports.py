@@ -1,0 +1,156 @@
+"""What the body says about itself: gradient statistics, the report of each seed, and the verdict of a gate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from esper.leyline.actions import Style
+from esper.leyline.stages import Stage
+
+
+class Topology(StrEnum):
+    """The shape of the features at a slot, which decides what can grow there."""
+
+    MAP2D = "map2d"
+    """Feature maps (B, C, H, W)."""
+    MAP1D = "map1d"
+    """Feature maps (B, C, T)."""
+    TOKENS = "tokens"
+    """Token features (B, T, d)."""
+    VECTOR = "vector"
+    """Plain vectors (B, d)."""
+
+
+class Gate(StrEnum):
+    """The checks on the way of a seed. G4 went with the stage it guarded and is not used again."""
+
+    G0 = "G0"
+    G1 = "G1"
+    G2 = "G2"
+    G3 = "G3"
+    G5 = "G5"
+
+
+GATE_BEFORE: dict[Gate, Stage] = {
+    Gate.G0: Stage.GERMINATED,
+    Gate.G1: Stage.TRAINING,
+    Gate.G2: Stage.BLENDING,
+    Gate.G3: Stage.HOLDING,
+    Gate.G5: Stage.FOSSILIZED,
+}
+"""The stage that each gate guards."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateVerdict:
+    """What a gate said. `reasons` are the failures in words and numbers; empty when it passed."""
+
+    gate: Gate
+    slot: str
+    passed: bool
+    reasons: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.gate} passed" if self.passed else f"{self.gate} refused: " + "; ".join(self.reasons)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientStats:
+    """Gradients of one group of parameters over an epoch: means over its steps, and the largest norm."""
+
+    steps: int
+    norm: float
+    """Mean over the steps of the norm over all parameters."""
+    peak: float
+    """Largest norm of any single tensor in any step."""
+    vanishing: float
+    """Share of tensors with norm below VANISHING_NORM."""
+    exploding: float
+    """Share of tensors with norm above EXPLODING_NORM."""
+    finite: bool
+    """No NaN and no infinity was seen."""
+
+    @property
+    def health(self) -> float:
+        """1 when every tensor learns; 0.5 lost where all vanish, 0.8 where all explode; 0 after a NaN."""
+        return 1.0 - 0.5 * self.vanishing - 0.8 * self.exploding if self.finite else 0.0
+
+
+VANISHING_NORM = 1e-7
+EXPLODING_NORM = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedReport:
+    """All that is known about the seed of one slot; what gates judge and controllers see."""
+
+    slot: str
+    stage: Stage
+    previous_stage: Stage
+    epochs_in_stage: int
+    """Ticks since the stage began."""
+    age: int
+    """Ticks since germination."""
+    topology: Topology
+    width: int
+    """Channels or features at the slot."""
+    position: float
+    """Where the slot lies in the host's forward pass: 0 first, 1 last."""
+    blueprint: str = ""
+    style: Style = Style.LINEAR_ADD
+    tempo: int = 0
+    alpha: float = 0.0
+    alpha_target: float = 0.0
+    ramp_left: int = 0
+    """Epochs until alpha reaches its target."""
+    pruning: bool = False
+    """The ramp under way ends in PRUNED."""
+    parameters: int = 0
+    host_parameters: int = 0
+    initialised: bool = False
+    finite: bool = True
+    """Every parameter of the seed is finite."""
+    gradients: GradientStats | None = None
+    """None until a training step was measured."""
+    gradient_ratio: float | None = None
+    """(|g_seed| / |g_host|) * sqrt(P_host / P_seed), at most 10."""
+    contribution: float | None = None
+    """Val accuracy with the seed minus without, in points; None until measured."""
+    contribution_age: int = 0
+    """Ticks since the contribution was measured."""
+    trial_contribution: float | None = None
+    """The same, at the target alpha, of a seed that is still in TRAINING."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateConfig:
+    """What the gates ask of a seed. The defaults are a practitioner's; `GateConfig.permissive()` asks for structure and health alone."""
+
+    min_training_epochs: int = 3
+    """Epochs in TRAINING before a seed may be blended in."""
+    min_gradient_health: float = 0.7
+    strict: bool = True
+    """Also ask for a useful gradient and a measured benefit."""
+    min_gradient_ratio: float = 0.01
+    """Strict: smallest seed_gradient_ratio before blending."""
+    min_trial_contribution: float = 0.0
+    """Strict: smallest trial contribution before blending, in points."""
+    min_contribution: float = 1.0
+    """Strict: smallest contribution before fossilising, in points."""
+
+    @classmethod
+    def permissive(cls) -> GateConfig:
+        """Gates under which a policy learns: structure and health only."""
+        return cls(strict=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifecycleConfig:
+    """The times of a seed's life, in epochs."""
+
+    embargo_epochs: int = 5
+    """Cool-down of a slot after a prune."""
+    reset_epochs: int = 1
+    auto_advance: bool = True
+    """The epoch's tick takes G1 and G3 by itself, so that what is left to decide is when to start blending."""
