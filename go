@@ -131,10 +131,19 @@ interrupted() {
 
 clear_progress() { if [[ -t 2 ]]; then printf '\r\033[K' >&2; fi; }
 
+# The last thing that pip says it began, short enough for a line of a terminal.
+latest_in_log() {
+    local line
+    line=$(grep -E '^ *(Obtaining|Collecting|Processing|Downloading|Using cached|Building|Installing) ' "$log" | tail -n 1) || line=
+    line=${line%% (from *}
+    line=${line%%: *}
+    printf '%.50s' "${line#"${line%%[! ]*}"}"
+}
+
 # run_step WHAT COMMAND...: runs COMMAND in the project's folder with its output in the log, and shows that it is alive.
 # It has a process group of its own, so that all of it can be stopped, and it keeps the lock if this script is killed.
 run_step() {
-    local what=$1 started=$SECONDS reported=0 elapsed line status=0
+    local what=$1 started=$SECONDS reported=0 elapsed status=0
     shift
     set -m
     (cd "$root" && exec "$@") >>"$log" 2>&1 </dev/null &
@@ -144,12 +153,11 @@ run_step() {
     while kill -0 "$job" 2>/dev/null; do
         sleep 0.2
         elapsed=$((SECONDS - started))
-        line=$(tail -n 1 "$log")
         if [[ -t 2 ]]; then
-            printf '\rgo: %s, %s s: %.50s\033[K' "$what" "$elapsed" "$line" >&2
+            printf '\rgo: %s, %s s  %s\033[K' "$what" "$elapsed" "$(latest_in_log)" >&2
         elif ((elapsed >= reported + 10)); then
             reported=$elapsed
-            say "$what, $elapsed s: $line"
+            say "$what, $elapsed s  $(latest_in_log)"
         fi
     done
     wait "$job" 2>/dev/null || status=$?
@@ -210,15 +218,17 @@ environment_is_usable() {
         "$venv/bin/python" -I -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 </dev/null
 }
 
+# The line that names the cause: pip's or an exception's, rather than "error: metadata-generation-failed" and the advice below it.
 why_pip_failed() {
     local reason hint=
-    reason=$(grep -E '^ *ERROR: ' "$log" || grep -E '^ *error: ' "$log" || grep '[^[:space:]]' "$log" || echo "no output")
+    reason=$(grep -E '^ *(ERROR|[A-Za-z.]*Error): ' "$log" || grep -E '^ *error: ' "$log" || grep '[^[:space:]]' "$log" || echo "no output")
     reason=$(tail -n 1 <<<"$reason")
     reason=${reason#"${reason%%[! ]*}"}
     if grep -qE 'NewConnectionError|NameResolutionError|ConnectTimeoutError|ReadTimeoutError|ProxyError|Failed to establish|name resolution|unreachable' "$log"; then
         hint="; the package index could not be reached, so check the network and start this again"
     fi
-    printf '%s%s' "${reason#*: }" "$hint"
+    reason=${reason#ERROR: }
+    printf '%s%s' "${reason#error: }" "$hint"
 }
 
 set_up() {

@@ -305,17 +305,25 @@ def test_the_next_python_is_taken_when_one_does_not_start_or_lacks_venv(bare):
     assert "Python 3.13.0" in done.stderr
 
 
-def test_a_failing_pip_is_told_in_its_own_words_and_the_command_does_not_run(copy):
-    (copy.control / "pip-fails").write_text("ERROR: from versions: none\nERROR: No matching distribution found for torch==9\n\nnote: more")
-    done = copy.go("tool")
+@pytest.mark.parametrize(
+    ("output", "cause"),
+    [
+        ("ERROR: from versions: none\nERROR: No distribution found for torch==9\n\nnote: more", "No distribution found for torch==9"),
+        ("      OSError: no README.md\n      [end of output]\nerror: metadata-generation-failed\n\nnote: more", "OSError: no README.md"),
+        ("error: externally-managed-environment\n\nnote: more", "externally-managed-environment"),
+        ("Killed\n\n", "Killed"),
+    ],
+)
+def test_a_failing_pip_is_told_in_its_own_words_and_the_command_does_not_run(bare, output, cause):
+    bare.add_python()
+    (bare.control / "pip-fails").write_text(output)
+    done = bare.go("tool")
     assert (done.returncode, done.stdout) == (1, "")
-    last = done.stderr.splitlines()[-1]
-    assert "No matching distribution found for torch==9" in last
-    assert "network" not in last
-    log = Path(last.rpartition(" is in ")[2])
-    assert "note: more" in log.read_text()
-    (copy.control / "pip-fails").unlink()
-    assert copy.go("tool").returncode == 0
+    start, _, log = done.stderr.splitlines()[-1].rpartition("; pip's output is in ")
+    assert start == f"go: the packages could not be installed: {cause}"
+    assert output in Path(log).read_text()
+    (bare.control / "pip-fails").unlink()
+    assert bare.go("tool").returncode == 0
 
 
 def test_a_missing_network_is_named(copy):
@@ -448,3 +456,20 @@ def test_a_command_that_does_not_exist_is_named(ready):
     done = ready.go("no-such-command")
     assert done.returncode == 127
     assert done.stderr == "go: there is no command no-such-command, neither in the project's environment nor on PATH\n"
+
+
+@pytest.mark.parametrize("failing", ["ruff", "mypy", "lint-imports", "pytest", "nothing"])
+def test_ci_runs_every_check_in_order_and_stops_at_the_first_that_fails(tmp_path, failing):
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(PROJECT / ".ci/run", tmp_path / ".ci/run")
+    (tmp_path / "go").write_text(f'#!{BASH}\nprintf "ran %s\\n" "$1"\nif [[ $1 == {failing} ]]; then exit 3; fi\n')
+    (tmp_path / "go").chmod(0o755)
+    checks = ["ruff", "mypy", "lint-imports", "pytest"]
+    done = subprocess.run([tmp_path / ".ci/run"], cwd="/", capture_output=True, text=True)
+    ran = [line.removeprefix("ran ") for line in done.stdout.splitlines() if line.startswith("ran ")]
+    if failing == "nothing":
+        assert (done.returncode, ran, done.stderr) == (0, checks, "")
+    else:
+        assert (done.returncode, ran) == (3, checks[: checks.index(failing) + 1])
+        assert f"./go {failing}" in done.stderr
+        assert done.stderr.count("\n") == 1
