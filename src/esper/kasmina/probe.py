@@ -164,6 +164,8 @@ def examine(
     if topology is not Topology.VECTOR and features.shape[0] != _batch(example):
         return f"its output, shape {tuple(features.shape)}, does not begin with the batch of {_batch(example)}"
     width = features.shape[1 if topology in (Topology.MAP2D, Topology.MAP1D) else -1]
+    if width < 2 and topology in (Topology.TOKENS, Topology.VECTOR):
+        return "its output has a single feature; a seed needs at least two"
     return Place(
         path=path,
         shape=SlotShape(topology=topology, width=width, causal=causal),

@@ -154,3 +154,54 @@ class LifecycleConfig:
     reset_epochs: int = 1
     auto_advance: bool = True
     """The epoch's tick takes G1 and G3 by itself, so that what is left to decide is when to start blending."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochReport:
+    """One host after one epoch: what controllers, telemetry and rewards are given. Accuracies are in points, 0 to 100."""
+
+    epoch: int
+    """Epochs done, this one included."""
+    budget: int
+    """Epochs there are in all; the remaining ones are seen by the controller."""
+    steps: int
+    """Optimiser steps done since the start."""
+    classes: int
+    """Classes, or tokens of the vocabulary: ln(classes) is the loss of the uniform prediction."""
+    train_loss: float
+    train_accuracy: float
+    val_loss: float
+    val_accuracy: float
+    per_class: tuple[float, ...]
+    """Val accuracy of each class; empty for language tasks, which have too many."""
+    bare_accuracy: float | None
+    """Val accuracy with every seed switched off; None while nothing is blended in."""
+    harvest_accuracy: float
+    """Val accuracy of host and fossils alone: what harvest() would give now."""
+    harvest_loss: float
+    learning_rate: float
+    initial_learning_rate: float
+    start_parameters: int
+    """Parameters of the host before anything grew."""
+    parameters: int
+    """Parameters of host and seeds now."""
+    gradients: GradientStats | None
+    """The host's; None when nothing was measured."""
+    seeds: tuple[SeedReport, ...]
+    """One for each slot, in slot order."""
+    verdicts: tuple[GateVerdict | None, ...]
+    """What the next gate on each slot's way would say; None where none lies ahead."""
+    interactions: dict[tuple[str, str], float]
+    """Synergy of pairs of seeds in points: v(all) - v(without a) - v(without b) + v(without both)."""
+    shapley: dict[str, float]
+    """Shapley value of each seed in points, when it was asked for; else empty."""
+    flops: dict[str, int]
+    """Of this epoch: forward, backward, validation, counterfactual."""
+    seconds: dict[str, float]
+    """Of this epoch: train, validate. Wall clock, so never compared bit for bit."""
+    germinated: int
+    """Seeds germinated so far."""
+    rollbacks: int
+    """Rollbacks so far."""
+    anomaly: str = ""
+    """Why the governor rolled the host back in this epoch; empty when it did not."""

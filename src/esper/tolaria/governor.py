@@ -1,0 +1,90 @@
+"""The governor: watches one host's losses and puts it back on its feet when training goes wrong.
+
+Anomalies: a loss that is not finite, at once; divergence, a loss above mean + 6 sigma and above 3 times the mean, three epochs running;
+and collapse to the uniform prediction after the host had learned something. The statistical ones are inactive until ten
+losses are known. An anomalous loss never enters the window, else the next one would no longer stand out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GovernorConfig:
+    """When a host is rolled back, and how often it is saved."""
+
+    window: int = 20
+    """Healthy losses that mean and sigma are taken over."""
+    warmup: int = 10
+    """Losses that must be known before divergence and collapse are judged; NaN and infinity always are."""
+    sigmas: float = 6.0
+    factor: float = 3.0
+    """A diverging loss is also above this multiple of the mean."""
+    patience: int = 3
+    """Anomalous epochs in a row that make a divergence."""
+    uniform_band: float = 0.065
+    """|loss - ln K| below this share of ln K is the uniform prediction."""
+    learned_below: float = 0.6
+    """A host has learned something once its loss was below this share of ln K."""
+    snapshot_every: int = 5
+    """Epochs between snapshots; one is also taken after each fossilisation."""
+
+
+class Governor:
+    """Judges one host's losses, epoch by epoch. `classes` is K: ln K is the loss of the uniform prediction."""
+
+    def __init__(self, config: GovernorConfig, classes: int) -> None:
+        self.config, self.uniform = config, math.log(classes)
+        self.losses: deque[float] = deque(maxlen=config.window)
+        self.streak = 0
+        self.has_learned = False
+
+    def judge(self, train_loss: float, val_loss: float) -> str:
+        """Why the host must be rolled back, in words; empty when it need not."""
+        if not math.isfinite(train_loss) or not math.isfinite(val_loss):
+            which = "train" if not math.isfinite(train_loss) else "val"
+            self.streak = 0
+            return f"the {which} loss is {train_loss if which == 'train' else val_loss}"
+        if self._collapsed(val_loss):
+            return f"val loss {val_loss:.3f} is that of the uniform prediction ({self.uniform:.3f}) after the host had learned"
+        if self._anomalous(val_loss):
+            self.streak += 1
+            if self.streak >= self.config.patience:
+                self.streak = 0
+                return f"val loss {val_loss:.3f} diverged from a mean of {self._mean():.3f}, {self.config.patience} epochs running"
+            return ""
+        self.streak = 0
+        self.losses.append(val_loss)
+        self.has_learned = self.has_learned or val_loss < self.config.learned_below * self.uniform
+        return ""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the last loss was an ordinary one: only then may a snapshot be taken."""
+        return self.streak == 0
+
+    def _collapsed(self, loss: float) -> bool:
+        near = abs(loss - self.uniform) < self.config.uniform_band * self.uniform
+        return near and self.has_learned and len(self.losses) >= self.config.warmup
+
+    def _anomalous(self, loss: float) -> bool:
+        if len(self.losses) < self.config.warmup:
+            return False
+        mean = self._mean()
+        sigma = math.sqrt(sum((x - mean) ** 2 for x in self.losses) / len(self.losses))
+        return loss > mean + self.config.sigmas * sigma and loss > self.config.factor * mean
+
+    def _mean(self) -> float:
+        return sum(self.losses) / len(self.losses)
+
+    def state(self) -> dict[str, Any]:
+        """Everything to go on from, in plain containers."""
+        return {"losses": list(self.losses), "streak": self.streak, "has_learned": self.has_learned}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.losses = deque(state["losses"], maxlen=self.config.window)
+        self.streak, self.has_learned = state["streak"], state["has_learned"]

@@ -1,0 +1,310 @@
+"""One host in training: its growing model, optimiser, data order, governor and counters, and the epoch that moves them on."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from esper.kasmina import Growable
+from esper.kasmina.probe import evaluating
+from esper.kasmina.slot import Isolation
+from esper.leyline.events import Event, RolledBack
+from esper.leyline.reports import EpochReport, GateConfig, LifecycleConfig
+from esper.leyline.stages import LIVE, Stage
+from esper.tolaria.attribution import Attribution
+from esper.tolaria.data import Data, Split, epoch_order
+from esper.tolaria.flops import FlopLedger
+from esper.tolaria.governor import Governor, GovernorConfig
+from esper.tolaria.schedule import learning_rate
+from esper.tolaria.snapshot import Snapshot
+from esper.tolaria.tasks import Member, Task
+from esper.tolaria.validation import Measurement, count, measure
+
+Precision = Literal["fp32", "bf16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingConfig:
+    """How hosts are trained; the same for all hosts of a run."""
+
+    isolation: Isolation = "ste"
+    """How seeds in TRAINING are kept from touching the host: ste, shadow, or none."""
+    clip: float = 1.0
+    """Largest gradient norm, for the host and for each seed apart."""
+    precision: Precision = "fp32"
+    """bf16 computes under autocast; weights stay float32."""
+    channels_last: bool = False
+    """Lay images out with channels last, which some devices prefer."""
+    compile: str = ""
+    """Backend for torch.compile, e.g. inductor; empty to run as written."""
+    attribution: Attribution = "loo"
+    """How much is measured about each seed every epoch: loo (each seed off), or full (also Shapley values)."""
+    eval_batch: int = 2048
+    """Samples in one validation pass, all stacked configurations together; caps the memory it takes."""
+    gates: GateConfig = field(default_factory=GateConfig)
+    lifecycle: LifecycleConfig = field(default_factory=LifecycleConfig)
+    governor: GovernorConfig = field(default_factory=GovernorConfig)
+
+
+class Host:
+    """A host and everything that training it needs. All its randomness comes from `seed`, in separate streams."""
+
+    def __init__(self, task: Task, data: Data, member: Member, seed: int, config: TrainingConfig, ledger: FlopLedger) -> None:
+        self.task, self.data, self.member, self.seed, self.config, self.ledger = task, data, member, seed, config, ledger
+        net, slots, example = task.build_host(member, data.classes, seed)
+        device = data.train.x.device
+        net.to(device)
+        if config.channels_last:
+            net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        # The embargo is a cool-down, not the rest of a short life: at most a tenth of the budget.
+        embargo = max(1, min(config.lifecycle.embargo_epochs, member.epochs // 10))
+        lifecycle = LifecycleConfig(
+            embargo_epochs=embargo, reset_epochs=config.lifecycle.reset_epochs, auto_advance=config.lifecycle.auto_advance
+        )
+        self.model = Growable(
+            net, slots, example.to(device), isolation=config.isolation, gates=config.gates, lifecycle=lifecycle, seed=stream(seed, "growth")
+        )
+        self.optimizer = torch.optim.SGD(
+            self.model.parameter_groups(),
+            lr=member.learning_rate,
+            momentum=member.momentum,
+            nesterov=member.momentum > 0,
+            weight_decay=member.weight_decay,
+        )
+        self.model.follow(self.optimizer)
+        self.run = torch.compile(self.model, backend=config.compile) if config.compile else self.model
+        self.architecture = tuple(tuple(p.shape) for p in net.parameters())
+        self.split: Split = task.training_set(data, member, seed)
+        self.governor = Governor(config.governor, data.classes)
+        self.start_parameters = self.model.parameter_count()
+        self.epoch = self.steps = self.germinated = self.fossilized = self.pruned = self.rollbacks = 0
+        self.flops: dict[str, int] = dict.fromkeys(("forward", "backward", "validation", "counterfactual"), 0)
+        self.last: EpochReport | None = None
+        self.snapshot = Snapshot.take(self.model, self.optimizer, epoch=0)
+
+    @property
+    def done(self) -> bool:
+        """Whether the budget is spent."""
+        return self.epoch >= self.member.epochs
+
+    # One epoch
+
+    def train_epoch(self) -> EpochReport:
+        """Train on the whole training split once, validate, measure every seed, and let the governor judge."""
+        started = time.perf_counter()
+        rate = learning_rate(self.member, self.epoch)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        flops = self._count_training()
+        train_loss, train_accuracy = self._train()
+        self.epoch += 1
+        trained = time.perf_counter()
+        measurement = self._measure()
+        anomaly = self.governor.judge(train_loss, measurement.loss)
+        if anomaly:
+            self.roll_back(anomaly)
+            measurement = self._measure()
+        else:
+            self._drop_broken_seeds()
+            if self.governor.healthy and self.epoch % self.config.governor.snapshot_every == 0:
+                self.snapshot = Snapshot.take(self.model, self.optimizer, self.epoch)
+        flops.update(measurement.flops)
+        for part, count in flops.items():
+            self.flops[part] += count
+        seconds = {"train": trained - started, "validate": time.perf_counter() - trained}
+        self.last = self._report(train_loss, train_accuracy, measurement, rate, flops, seconds, anomaly)
+        return self.last
+
+    def _train(self) -> tuple[float, float]:
+        """All batches of the epoch. Sums stay on the device; the only wait for it is at the end."""
+        model, split, device = self.model, self.split, self.data.train.x.device
+        model.train()
+        sums = torch.zeros(2, device=device)
+        order = epoch_order(len(split), stream(self.seed, "order"), self.epoch).to(device)
+        with torch.random.fork_rng(devices=_cuda(device)):
+            torch.manual_seed(stream(self.seed, f"dropout/{self.epoch}"))
+            for index in order.split(self.member.batch):
+                x, y = self.batch(index)
+                self.optimizer.zero_grad(set_to_none=True)
+                with self.autocast():
+                    logits = self.run(x)
+                    loss = self.task.loss(logits, y)
+                loss.backward()
+                if self.config.isolation == "shadow":
+                    model.shadow_backward(lambda x=x, y=y: self._shadow_loss(x, y))  # type: ignore[misc]
+                model.clip_gradients(self.config.clip)
+                self.optimizer.step()
+                sums[0] += loss.detach() * len(index)
+                sums[1] += self.task.correct(logits.detach(), y)
+                self.steps += 1
+        # Gradients of the last batch would only take up memory until the next epoch.
+        self.optimizer.zero_grad(set_to_none=True)
+        loss_sum, correct = sums.tolist()
+        return loss_sum / len(split), 100.0 * correct / split.y.numel()
+
+    def _shadow_loss(self, x: Tensor, y: Tensor) -> Tensor:
+        with self.autocast():
+            return self.task.loss(self.run(x), y)
+
+    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """The samples at these positions of the training split, augmented as this epoch says."""
+        x, y = self.split.x[index], self.split.y[index]
+        if self.member.augment:
+            x = self.task.augment(x, self.member, stream(self.seed, "augment"), self.epoch, index)
+        if self.config.channels_last and x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return x, y
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """bf16 where it is asked for. Casts are not cached: a cache filled in validation would cut the next backward off."""
+        if self.config.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.data.train.x.device.type, dtype=torch.bfloat16, cache_enabled=False)
+
+    def _measure(self) -> Measurement:
+        with self.autocast():
+            measured = measure(self.model, self.run, self.task, self.data.val, self.data.classes, self.config, seed=self.seed)
+        with evaluating(self.model):
+            flops = count(self.model, self.task, self.data.val, measured.configurations, self.ledger, self.architecture)
+        return replace(measured, flops=flops)
+
+    def _report(
+        self,
+        train_loss: float,
+        train_accuracy: float,
+        measured: Measurement,
+        rate: float,
+        flops: dict[str, int],
+        seconds: dict[str, float],
+        anomaly: str,
+    ) -> EpochReport:
+        model = self.model
+        seeds = model.reports()
+        return EpochReport(
+            epoch=self.epoch,
+            budget=self.member.epochs,
+            steps=self.steps,
+            classes=self.data.classes,
+            train_loss=train_loss,
+            train_accuracy=train_accuracy,
+            val_loss=measured.loss,
+            val_accuracy=measured.accuracy,
+            per_class=measured.per_class,
+            bare_accuracy=measured.bare_accuracy,
+            harvest_accuracy=measured.harvest_accuracy,
+            harvest_loss=measured.harvest_loss,
+            learning_rate=rate,
+            initial_learning_rate=self.member.learning_rate,
+            start_parameters=self.start_parameters,
+            parameters=self.start_parameters + sum(seed.parameters for seed in seeds),
+            gradients=model.host_meter.read(),
+            seeds=seeds,
+            verdicts=tuple(model.verdict(seed.slot) if seed.stage in LIVE else None for seed in seeds),
+            interactions=measured.interactions,
+            shapley=measured.shapley,
+            flops=flops,
+            seconds=seconds,
+            germinated=self.germinated,
+            rollbacks=self.rollbacks,
+            anomaly=anomaly,
+        )
+
+    # After the decision
+
+    def end_epoch(self) -> list[Event]:
+        """After the controller has acted: the body's tick. Returns what has happened to the seeds since the last call."""
+        fossilized = [slot.id for slot in self.model._slots() if slot.life.stage is Stage.FOSSILIZED and slot.life.epochs_in_stage == 0]
+        if fossilized and self.governor.healthy:
+            self.snapshot = Snapshot.take(self.model, self.optimizer, self.epoch)
+        self.model.tick()
+        return self.drain()
+
+    def drain(self) -> list[Event]:
+        """The body's journal since the last call, counted."""
+        events = self.model.drain_journal()
+        for event in events:
+            after = getattr(event, "after", None)
+            self.germinated += after is Stage.GERMINATED
+            self.fossilized += after is Stage.FOSSILIZED
+            self.pruned += after is Stage.PRUNED
+        return events
+
+    # Safety
+
+    def roll_back(self, reason: str) -> None:
+        """Back to the last snapshot: host and fossils restored, live seeds pruned. The budget goes on."""
+        live = [report.slot for report in self.model.reports() if report.stage in LIVE]
+        for slot in live:
+            self.model.prune(slot, cause="rollback")
+        self.snapshot.restore(self.model, self.optimizer)
+        self.rollbacks += 1
+        self.model.journal.append(RolledBack(reason=reason, to_epoch=self.snapshot.epoch, pruned=tuple(live)))
+
+    def _drop_broken_seeds(self) -> None:
+        """A seed that is not finite and has no influence yet cannot hurt the host; it is pruned, and the host goes on."""
+        for report in self.model.reports():
+            if report.stage in (Stage.GERMINATED, Stage.TRAINING) and not report.finite:
+                self.model.prune(report.slot, cause="governor: not finite")
+
+    # Counting
+
+    def _count_training(self) -> dict[str, int]:
+        """Operations that this epoch's training takes, from one sample of the present structure."""
+        n, samples = len(self.split), min(2, len(self.split))
+        x, y = self.batch(torch.arange(samples, device=self.data.train.x.device))
+        self.model.train()
+        forward, backward = self.ledger.per_sample(
+            self.model, (self.architecture, "train"), samples, lambda: self.task.loss(self.model(x), y), backward=True
+        )
+        counts = {"forward": forward * n, "backward": backward * n}
+        if self.config.isolation == "shadow" and any(r.life.stage is Stage.TRAINING for r in self.model._slots()):
+            training = [slot.id for slot in self.model._slots() if slot.life.stage is Stage.TRAINING]
+            with self.model.trial(*training):
+                forward, backward = self.ledger.per_sample(
+                    self.model, (self.architecture, "shadow"), samples, lambda: self.task.loss(self.model(x), y), backward=True
+                )
+            counts["forward"] += forward * n
+            counts["backward"] += backward * n
+        return counts
+
+    # Saving
+
+    def state(self) -> dict[str, Any]:
+        """Everything to go on from, as tensors in plain containers. Taken between epochs."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "governor": self.governor.state(),
+            "snapshot": self.snapshot.state(),
+            "counters": {name: getattr(self, name) for name in self._COUNTERS},
+            "flops": dict(self.flops),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state, bit for bit."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.governor.load_state(state["governor"])
+        self.snapshot = Snapshot.from_state(state["snapshot"])
+        for name in self._COUNTERS:
+            setattr(self, name, state["counters"][name])
+        self.flops = dict(state["flops"])
+
+    _COUNTERS = ("epoch", "steps", "germinated", "fossilized", "pruned", "rollbacks")
+
+
+def stream(seed: int, name: str) -> int:
+    """The seed of one of a host's random streams; streams of different names do not depend on each other."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:7], "big")
+
+
+def _cuda(device: torch.device) -> list[int]:
+    return [device.index or 0] if device.type == "cuda" else []
+
+
