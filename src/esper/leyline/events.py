@@ -106,8 +106,8 @@ class EpochFinished(Event):
     parameters: int
     per_class: tuple[float, ...]
     """Validation accuracy of each class; empty where there are no classes."""
-    gradient_norm: float
-    """Mean over the epoch's steps, host parameters alone."""
+    gradient_norm: float | None
+    """Mean over the epoch's steps, host parameters alone; None when nothing was measured."""
     flops: dict[str, int]
     """Spent in this epoch, by purpose (training, validation, counterfactuals, ...)."""
 
@@ -128,7 +128,7 @@ class SeedMeasured(Event):
 
 @event_type
 class Interaction(Event):
-    """What two seeds are worth together beyond the sum of each alone, in points."""
+    """Synergy of two seeds in points: accuracy of all - without one - without the other + without both."""
 
     slots: tuple[str, str]
     value: float
