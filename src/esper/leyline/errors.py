@@ -18,7 +18,7 @@ class UnknownNameError(EsperError):
     """A name (slot, blueprint, task, controller, ...) that does not exist."""
 
 
-class ConfigError(EsperError):
+class ConfigError(EsperError, ValueError):
     """A config file, key or value that cannot be used."""
 
 
@@ -77,9 +77,10 @@ class PolicyError(EsperError):
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for an unknown name: the closest known one, or the whole list when nothing is close."""
     options = sorted(known)
-    close = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+    by_lower = {option.lower(): option for option in options}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     if close:
-        return f"did you mean {close[0]!r}?"
+        return f"did you mean {by_lower[close[0]]!r}?"
     return "known: " + (", ".join(options) if options else "none")
 
 

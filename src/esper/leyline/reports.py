@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
 from esper.leyline.actions import Style
+from esper.leyline.config import Range, check_ranges
 from esper.leyline.stages import Stage
 
 
@@ -127,17 +129,20 @@ class SeedReport:
 class GateConfig:
     """What the gates ask of a seed. The defaults are a practitioner's; `GateConfig.permissive()` asks for structure and health alone."""
 
-    min_training_epochs: int = 3
+    min_training_epochs: Annotated[int, Range(0)] = 3
     """Epochs in TRAINING before a seed may be blended in."""
-    min_gradient_health: float = 0.7
+    min_gradient_health: Annotated[float, Range(0, 1)] = 0.7
     strict: bool = True
     """Also ask for a useful gradient and a measured benefit."""
-    min_gradient_ratio: float = 0.01
+    min_gradient_ratio: Annotated[float, Range(0)] = 0.01
     """Strict: smallest seed_gradient_ratio before blending."""
     min_trial_contribution: float = 0.0
     """Strict: smallest trial contribution before blending, in points."""
     min_contribution: float = 1.0
     """Strict: smallest contribution before fossilising, in points."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
     @classmethod
     def permissive(cls) -> GateConfig:
@@ -149,11 +154,14 @@ class GateConfig:
 class LifecycleConfig:
     """The times of a seed's life, in epochs."""
 
-    embargo_epochs: int = 5
+    embargo_epochs: Annotated[int, Range(1)] = 5
     """Cool-down of a slot after a prune."""
-    reset_epochs: int = 1
+    reset_epochs: Annotated[int, Range(1)] = 1
     auto_advance: bool = True
     """The epoch's tick takes G1 and G3 by itself, so that what is left to decide is when to start blending."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
