@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import FunctionType
@@ -24,6 +24,9 @@ from esper.leyline.errors import ConfigError, GateError, SlotError, TransitionEr
 from esper.leyline.events import Event
 from esper.leyline.reports import Gate, GateConfig, GateVerdict, LifecycleConfig, SeedReport, Topology
 from esper.leyline.stages import BLENDED, LIVE, OCCUPIED, Stage
+
+Structure = tuple[tuple[Form, Style, int], ...]
+"""What tells one computation of the network from another: for each slot its form, its style, and which of its seeds it holds."""
 
 
 class Growable(nn.Module):
@@ -53,7 +56,7 @@ class Growable(nn.Module):
         lifecycle: LifecycleConfig | None = None,
         causal: bool = True,
         checkpoint: bool = False,
-        topology: Mapping[str, Topology] | None = None,
+        topology: Mapping[str, Topology | str] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -62,6 +65,7 @@ class Growable(nn.Module):
         named = dict(slots) if isinstance(slots, Mapping) else {path: path for path in slots}
         if isinstance(slots, str) or not named or len(named) != len(slots):
             raise SlotError(f"slots is a list of distinct module paths, or a mapping from ids to paths, found {slots!r}")
+        _check_ids(named)
         places = probe(model, example, named.values(), causal=causal, topology=topology or {})
         if len(set(named.values())) != len(named):
             raise SlotError("two slots have the same path; a module can carry one slot")
@@ -78,9 +82,11 @@ class Growable(nn.Module):
         self._by_id: dict[str, Slot] = {slot.id: slot for slot in self._slots()}
         self._handles = [model.get_submodule(s.place.path).register_forward_hook(s.hook) for s in self._slots()]
         self._followers: list[Follower] = []
-        self._entries: dict[tuple[Form, ...], Callable[..., Any]] = {}
+        self._entries: dict[Structure, Callable[..., Any]] = {}
         self._measured = False
-        self.train(model.training)
+        # Not self.train(): a host may keep some of its modules, batch norms say, in another mode than the rest.
+        self.training = model.training
+        self.slots.train(model.training)
 
     # Running
 
@@ -89,16 +95,20 @@ class Growable(nn.Module):
         """The host's forward pass, with whatever grows in it."""
         return self._entry()(self.host, args, kwargs)
 
+    @torch.compiler.disable
     def _entry(self) -> Callable[..., Any]:
         """The function through which the host is entered, one for each structure of the network.
 
         torch.compile keeps what it compiled with a function's code object and gives up after eight versions of it. A code
         object for each structure starts that count anew, so growth never meets the limit and no stale graph is ever run.
         """
-        structure = tuple(slot.form for slot in self._slots())
+        structure = self._structure()
         if structure not in self._entries:
             self._entries[structure] = FunctionType(_enter_host.__code__.replace(), globals(), "forward")
         return self._entries[structure]
+
+    def _structure(self) -> Structure:
+        return tuple((slot.form, slot.life.style, slot.life.germinations) for slot in self._slots())
 
     @property
     def slot_ids(self) -> tuple[str, ...]:
@@ -178,7 +188,8 @@ class Growable(nn.Module):
 
     def _settled(self, slot: Slot, events: list[Event]) -> None:
         if events:
-            self._entries.clear()
+            if self._structure() not in self._entries:
+                self._entries.clear()  # what was compiled for the structure before is not needed again
             for follower in self._followers:
                 follower.sync(slot)
         self.journal.extend(events)
@@ -275,8 +286,11 @@ class Growable(nn.Module):
             # Inside, because a host that recomputes its activations runs its forward pass again here.
             grads = torch.autograd.grad(loss, parameters, allow_unused=True)
         for parameter, grad in zip(parameters, grads, strict=True):
-            if grad is not None:
-                parameter.grad = grad.clone() if parameter.grad is None else parameter.grad + grad
+            if grad is not None and parameter.grad is None:
+                # In the parameter's own memory layout, which a channels-last host's gradients do not have and fused optimisers ask for.
+                parameter.grad = torch.empty_like(parameter).copy_(grad)
+            elif grad is not None:
+                parameter.grad += grad
         return loss.detach()
 
     # Counterfactuals
@@ -388,6 +402,13 @@ def _enter_host(host: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return host(*args, **kwargs)
 
 
+def _check_ids(ids: Iterable[str]) -> None:
+    for id in ids:
+        if not isinstance(id, str) or not id or "/" in id:
+            raise SlotError(f"a slot's id is a string, not empty and without '/', found {id!r}")
+
+
 def _key(id: str) -> str:
-    """A slot's name among submodules, which may not hold dots."""
-    return id.replace(".", "/")
+    """A slot's name among submodules, which may not hold dots, nor be the name of a method such as `keys`."""
+    key = id.replace(".", "/")
+    return f"/{key}" if hasattr(nn.ModuleDict(), key) else key
