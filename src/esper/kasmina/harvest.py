@@ -38,31 +38,38 @@ def harvest(model: Growable, keep_live: bool) -> nn.Module:
     for slot in sorted(slots, key=lambda s: s.place.path.count("."), reverse=True):
         parent, _, name = slot.place.path.rpartition(".")
         owner = host.get_submodule(parent)
-        setattr(owner, name, grow_module(getattr(owner, name), slot))
+        setattr(owner, name, grow_module(getattr(owner, name), plain_seed(slot), slot.place))
     _check(model, host, [slot.id for slot in model._slots() if slot not in kept])
     return host
 
 
-def grow_module(module: nn.Module, slot: Slot) -> fx.GraphModule:
-    """The module with its seed behind it, taking the same arguments and returning the same kind of output."""
+def grow_module(module: nn.Module, seed: nn.Module, place: Place) -> fx.GraphModule:
+    """The module with a seed behind it, taking the same arguments and returning the same kind of output."""
     root = nn.Module()
     root.module = module
-    root.grown = plain_seed(slot)
+    root.grown = seed
     graph = fx.Graph()
-    args, kwargs = _placeholders(graph, module)
+    args, kwargs = _placeholders(graph, module, place.path)
     output = graph.call_module("module", args, kwargs)
-    graph.output(_grown_output(graph, output, slot.place))
+    graph.output(_grown_output(graph, output, place))
     grown = fx.GraphModule(root, graph, class_name="Grown")
-    grown.train(module.training)
+    grown.training = module.training  # not train(), which would set the modes of what is inside the module too
     return grown
 
 
 def plain_seed(slot: Slot) -> fx.GraphModule:
     """The slot's seed at its present alpha, traced down to torch's own modules and functions."""
-    alpha = 1.0 if slot.life.stage is Stage.FOSSILIZED else slot.life.alpha
+    # From the tensor: in half precision it is not quite the number in the record.
+    alpha = 1.0 if slot.life.stage is Stage.FOSSILIZED else float(slot.alpha)
     assert slot.seed is not None
     graft = Graft(slot.seed, slot.gating, slot.life.style, alpha).eval()
-    graph = _Tracer().trace(graft)
+    try:
+        graph = _Tracer().trace(graft)
+    except Exception as error:
+        raise HarvestError(
+            f"slot {slot.id!r}: the blueprint {slot.life.blueprint!r} cannot be traced ({type(error).__name__}: {error}); "
+            "a module that chooses its way by the data may not hold modules of esper's"
+        ) from error
     plain = fx.GraphModule(graft, graph, class_name="Seed")
     return plain.train(slot.training)
 
@@ -74,21 +81,25 @@ class _Tracer(fx.Tracer):
         return not any(type(inner).__module__.startswith("esper.") for inner in m.modules())
 
 
-def _placeholders(graph: fx.Graph, module: nn.Module) -> tuple[tuple[fx.Node, ...], dict[str, Any]]:
-    """The module's own signature, as far as a graph can express it."""
+def _placeholders(graph: fx.Graph, module: nn.Module, path: str) -> tuple[tuple[fx.Node, ...], dict[str, Any]]:
+    """The module's own signature, as far as a graph can express it. Arguments with defaults that it cannot are left at them."""
     args: list[fx.Node] = []
     kwargs: dict[str, Any] = {}
+    optional = left_out = False
     for name, parameter in inspect.signature(module.forward).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            kind = type(module).__name__
-            raise HarvestError(f"{kind}.forward takes *{name}, which a plain graph module cannot pass on; put the slot elsewhere")
-        if parameter.default is parameter.empty:
-            node = graph.placeholder(name)
-        elif parameter.default is None or isinstance(parameter.default, (bool, int, float, str)):
-            node = graph.placeholder(name, default_value=parameter.default)
-        else:
+            stars, kind = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**", type(module).__name__
+            raise HarvestError(f"{path!r}: {kind}.forward takes {stars}{name}, which a graph module cannot pass on; put the slot elsewhere")
+        required = parameter.default is parameter.empty
+        if not required and not (parameter.default is None or isinstance(parameter.default, (bool, int, float, str))):
+            left_out = True
             continue
-        if parameter.kind is parameter.KEYWORD_ONLY:
+        if required and not optional:
+            node = graph.placeholder(name)
+        else:  # a required keyword behind optional arguments needs some default, as the graph's signature has no keyword-only part
+            node = graph.placeholder(name, default_value=None if required else parameter.default)
+        optional = optional or not required
+        if parameter.kind is parameter.KEYWORD_ONLY or (left_out and parameter.kind is parameter.POSITIONAL_OR_KEYWORD):
             kwargs[name] = node
         else:
             args.append(node)
@@ -96,11 +107,14 @@ def _placeholders(graph: fx.Graph, module: nn.Module) -> tuple[tuple[fx.Node, ..
 
 
 def _grown_output(graph: fx.Graph, output: fx.Node, place: Place) -> Any:
-    if place.items is None:
+    if place.items is None or place.container is None:
         return graph.call_module("grown", (output,))
     first = graph.call_module("grown", (graph.call_function(operator.getitem, (output, 0)),))
-    rest = [graph.call_function(operator.getitem, (output, i)) for i in range(1, place.items)]
-    return (first, *rest)
+    items = [first, *(graph.call_function(operator.getitem, (output, i)) for i in range(1, place.items))]
+    if place.container is tuple or place.container is list:
+        return place.container(items)
+    named = hasattr(place.container, "_fields")
+    return graph.call_function(place.container, tuple(items) if named else (items,))
 
 
 def _check(model: Growable, plain: nn.Module, dropped: list[str]) -> None:
@@ -117,10 +131,17 @@ def _check(model: Growable, plain: nn.Module, dropped: list[str]) -> None:
             "in another way than calling it; put the slot at a module that is only called"
         ) from error
     for a, b in zip(_tensors(expected), _tensors(found), strict=True):
-        scale = max(1.0, float(a.abs().max())) if a.numel() else 1.0
-        difference = float((a - b).abs().max()) if a.numel() else 0.0
-        if difference > TOLERANCE * scale:
+        difference, scale = _difference(a, b)
+        if not difference <= TOLERANCE * max(1.0, scale):
             raise HarvestError(f"the harvested network differs from the grown one by {difference:.2e} on the example input")
+
+
+def _difference(a: Tensor, b: Tensor) -> tuple[float, float]:
+    """Largest difference, and the largest finite size in a. Infinities and NaNs must be in the same places."""
+    same = (a == b) | (a.isnan() & b.isnan())
+    difference = torch.where(same, 0.0, (a - b).abs())
+    scale = torch.where(a.isfinite(), a.abs(), 0.0)
+    return (float(difference.max()), float(scale.max())) if a.numel() else (0.0, 0.0)
 
 
 def _tensors(output: Any) -> list[Tensor]:

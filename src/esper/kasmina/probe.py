@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from esper.kasmina.blueprints import SlotShape
 from esper.kasmina.slot import Place, Slot
-from esper.leyline.errors import SlotError
+from esper.leyline.errors import SlotError, unknown
 from esper.leyline.reports import Topology
 
 Example = Tensor | tuple[Any, ...] | list[Any] | dict[str, Any]
@@ -31,6 +31,15 @@ CHANNELS_FIRST = (
 )
 CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding, nn.MultiheadAttention, nn.RNNBase)
 
+DIMENSIONS: dict[Topology, int] = {Topology.MAP2D: 4, Topology.MAP1D: 3, Topology.TOKENS: 3, Topology.VECTOR: 2}
+
+
+class Layout(NamedTuple):
+    """What a module of torch's own tells about the features it returns."""
+
+    channels_first: bool
+    width: int
+
 
 @dataclass(slots=True)
 class Sighting:
@@ -42,8 +51,8 @@ class Sighting:
     order: int = -1
     """Place in the order in which modules finished."""
     output: Any = None
-    layouts: list[bool] = field(default_factory=list)
-    """For each telling module inside: True if it puts channels first. In calling order."""
+    layouts: list[Layout] = field(default_factory=list)
+    """Of the telling modules inside, in calling order."""
 
 
 @contextmanager
@@ -96,9 +105,10 @@ def sight(model: nn.Module, example: Example) -> dict[str, Sighting]:
         seen.calls += 1
         finished["modules"] += 1
         seen.order, seen.output = finished["modules"], output
-        if isinstance(module, CHANNELS_FIRST + CHANNELS_LAST):
+        layout = _layout(module, output)
+        if layout is not None:
             for outer in (*running, seen):
-                outer.layouts.append(isinstance(module, CHANNELS_FIRST))
+                outer.layouts.append(layout)
 
     handles = []
     try:
@@ -115,7 +125,7 @@ def sight(model: nn.Module, example: Example) -> dict[str, Sighting]:
 
 
 def probe(
-    model: nn.Module, example: Example, paths: Iterable[str], *, causal: bool, topology: Mapping[str, Topology]
+    model: nn.Module, example: Example, paths: Iterable[str], *, causal: bool, topology: Mapping[str, Topology | str]
 ) -> dict[str, Place]:
     """The places at these paths. Every mistake is found before anything is changed."""
     if not isinstance(model, nn.Module):
@@ -125,11 +135,12 @@ def probe(
     for path in (*paths, *topology):
         if path not in known:
             raise SlotError(f"the model has no module {path!r}; {_near(path, known)}")
+    stated = {path: _named_topology(kind) for path, kind in topology.items()}
     sightings = sight(model, example)
     last = max(s.order for s in sightings.values())
     places = {}
     for path in paths:
-        place = examine(sightings, path, example, causal=causal, stated=topology.get(path), last=last)
+        place = examine(sightings, path, example, causal=causal, stated=stated.get(path), last=last)
         if isinstance(place, str):
             raise SlotError(f"no slot can be attached to {path!r}: {place}")
         if has_slot(sightings[path].module):
@@ -159,6 +170,8 @@ def examine(
     if isinstance(seen.module, (nn.RNNBase, nn.MultiheadAttention)) and not seen.module.batch_first:
         return "its output is time-first; build it with batch_first=True"
     topology = stated or read_topology(features, seen.layouts)
+    if stated is not None and features.dim() != DIMENSIONS[stated]:
+        return f"{stated} features have {DIMENSIONS[stated]} dimensions; its output has shape {tuple(features.shape)}"
     if topology is None:
         return f"the layout of its output, shape {tuple(features.shape)}, is not clear; {_layout_help(features)}"
     if topology is not Topology.VECTOR and features.shape[0] != _batch(example):
@@ -174,21 +187,44 @@ def examine(
         device=features.device,
         position=(seen.order - 1) / max(1, last - 1),
         items=items,
+        container=None if items is None else type(seen.output),
     )
 
 
-def read_topology(features: Tensor, layouts: list[bool]) -> Topology | None:
-    """The topology that a shape and the kinds of modules inside speak for; None when they do not."""
+def read_topology(features: Tensor, layouts: list[Layout]) -> Topology | None:
+    """The topology that a shape and the modules inside speak for; None when they do not."""
     if features.dim() == 2:
         return Topology.VECTOR
     if features.dim() == 3:
         if not layouts:
             return None
-        return Topology.MAP1D if layouts[-1] else Topology.TOKENS
+        return Topology.MAP1D if _channels_first(features, layouts, layouts[-1].channels_first) else Topology.TOKENS
     if features.dim() == 4:
         # Squeeze-and-excite blocks hold linear layers too; a map without any convolution or pooling inside is channels-last.
-        return Topology.MAP2D if any(layouts) or not layouts else None
+        unclear = any(layout.channels_first for layout in layouts)
+        return Topology.MAP2D if not layouts or _channels_first(features, layouts, unclear) else None
     return None
+
+
+def _channels_first(features: Tensor, layouts: list[Layout], unclear: bool) -> bool:
+    """Which of the two axes has the width of the last telling module, which a transpose may have moved; `unclear` if both or neither."""
+    first, last = (features.shape[axis] == layouts[-1].width for axis in (1, -1))
+    return unclear if first == last else first
+
+
+def _layout(module: nn.Module, output: Any) -> Layout | None:
+    features = output[0] if isinstance(output, tuple) and output else output
+    if not isinstance(features, Tensor) or features.dim() < 2:
+        return None
+    if isinstance(module, CHANNELS_FIRST):
+        return Layout(True, features.shape[1])
+    return Layout(False, features.shape[-1]) if isinstance(module, CHANNELS_LAST) else None
+
+
+def _named_topology(kind: Topology | str) -> Topology:
+    if kind not in list(Topology):
+        raise unknown("topology", str(kind), [known.value for known in Topology])
+    return Topology(kind)
 
 
 def has_slot(module: nn.Module) -> bool:

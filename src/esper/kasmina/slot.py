@@ -52,8 +52,10 @@ class Place:
     device: torch.device
     position: float
     """0 for the first module called in the host's forward pass, 1 for the last."""
-    items: int | None
+    items: int | None = None
     """Length of the module's output if it is a tuple or list, whose first item is the features; None for a tensor."""
+    container: type | None = None
+    """The class of that tuple or list."""
 
 
 class Slot(nn.Module):
@@ -84,8 +86,8 @@ class Slot(nn.Module):
             return None
         if isinstance(output, Tensor):
             return self.blend(output)
-        rest = (self.blend(output[0]), *output[1:])
-        return type(output)(*rest) if hasattr(output, "_fields") else type(output)(rest)
+        items = (self.blend(output[0]), *output[1:])
+        return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
 
     def blend(self, h: Tensor) -> Tensor:
         """The features that the host sees in place of h."""
@@ -140,8 +142,8 @@ class Slot(nn.Module):
         return [p for module in (self.seed, self.gating) if module is not None for p in module.parameters()]
 
     def learning_parameters(self) -> list[nn.Parameter]:
-        """Parameters that the present form gives gradients to: a gate learns only once it is blended in."""
-        if self.life.stage in BLENDED or self.seed is None:
+        """Parameters that get gradients now: straight through, a gate learns only once it is blended in; in a shadow pass it does."""
+        if self.life.stage in BLENDED or self.isolation == "shadow" or self.seed is None:
             return self.seed_parameters()
         return list(self.seed.parameters())
 
