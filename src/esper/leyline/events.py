@@ -71,13 +71,6 @@ class RunStarted(Event):
 
 
 @event_type
-class RunResumed(Event):
-    """A run went on from a checkpoint."""
-
-    checkpoint: str
-
-
-@event_type
 class RunFinished(Event):
     """A run ended; `outcome` says how, in a word or a sentence."""
 
@@ -214,13 +207,6 @@ class HostFinished(Event):
     fossilized: int
     pruned: int
     rollbacks: int
-
-
-@event_type
-class CheckpointSaved(Event):
-    """The whole run was saved under this name."""
-
-    name: str
 
 
 @event_type
