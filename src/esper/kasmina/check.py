@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from esper.kasmina.blueprints import names
 from esper.kasmina.growable import Growable
 from esper.kasmina.places import Proposal, find_slots
-from esper.kasmina.probe import Example, call, untouched
+from esper.kasmina.probe import Example, call, probe, untouched
 from esper.leyline.errors import EsperError
 from esper.leyline.reports import GateConfig, LifecycleConfig
 from esper.leyline.stages import Stage
@@ -63,13 +63,12 @@ def check_growable(model: nn.Module, example: Example, slots: list[str] | None =
         return checks[-1].passed
 
     def places() -> str:
-        proposals.extend(p for p in find_slots(model, example) if slots is None or p.path in slots)
-        paths = slots or [p.path for p in proposals]
-        assert paths, "no module of the model can carry a slot"
-        return f"{len(paths)} places for slots"
+        proposals.extend(find_slots(model, example) if slots is None else _given(model, example, slots))
+        assert proposals, "no module of the model can carry a slot"
+        return f"{len(proposals)} places for slots"
 
     if run("places", places):
-        paths = slots or [p.path for p in proposals]
+        paths = [p.path for p in proposals]
         if run("copy", lambda: _check_copy(model)):
             run("dormant", lambda: _check_identical(model, example, paths, train=False))
             run("isolation", lambda: _check_identical(model, example, paths, train=True))
@@ -77,6 +76,11 @@ def check_growable(model: nn.Module, example: Example, slots: list[str] | None =
                 run("harvest", lambda: _check_harvest(model, example, paths))
                 run("export", lambda: _check_export(model, example, paths))
     return Growability(tuple(proposals), tuple(checks))
+
+
+def _given(model: nn.Module, example: Example, slots: list[str]) -> list[Proposal]:
+    places = probe(model, example, slots, causal=True, topology={})
+    return [Proposal(p.path, p.shape.topology, p.shape.width, p.example_shape, "as you chose") for p in places.values()]
 
 
 def _check_copy(model: nn.Module) -> str:
@@ -131,6 +135,8 @@ def _fossilized(model: nn.Module, example: Example, paths: list[str]) -> Growabl
         _germinate(grown, slot)
     grown.tick()
     _step(grown, grown.host, example)
+    # Random data may give any size of gradient, which says nothing about the model.
+    nn.utils.clip_grad_norm_(grown.parameters(), 1.0)
     grown.measure_gradients()
     for slot in grown.slot_ids:
         grown.advance(slot)

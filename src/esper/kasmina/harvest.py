@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 import operator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from esper.kasmina.blending import Graft
-from esper.kasmina.probe import call, evaluating, untouched
+from esper.kasmina.probe import Example, call, evaluating, untouched
 from esper.kasmina.slot import Place, Slot
 from esper.leyline.errors import HarvestError
 from esper.leyline.stages import BLENDED, Stage
@@ -34,13 +35,37 @@ def harvest(model: Growable, keep_live: bool) -> nn.Module:
     host, handles, slots = copy.deepcopy((model.host, model._handles, kept))
     for handle in handles:
         handle.remove()
-    # Inner modules first: replacing an outer one would change the inner one's path.
-    for slot in sorted(slots, key=lambda s: s.place.path.count("."), reverse=True):
-        parent, _, name = slot.place.path.rpartition(".")
-        owner = host.get_submodule(parent)
-        setattr(owner, name, grow_module(getattr(owner, name), plain_seed(slot), slot.place))
+    _replace(host, [(slot.place, plain_seed(slot)) for slot in slots])
     _check(model, host, [slot.id for slot in model._slots() if slot not in kept])
     return host
+
+
+def can_be_harvested(model: nn.Module, example: Example, places: Sequence[Place]) -> bool:
+    """Whether plain modules can take these places: False when the model does more with one than call it. The model is left as it was."""
+    replaced: list[tuple[nn.Module, str, nn.Module]] = []
+    with untouched(model), evaluating(model):
+        expected = call(model, example)
+        try:
+            replaced = _replace(model, [(place, nn.Identity()) for place in places])
+            return all(_close(a, b) for a, b in zip(_tensors(expected), _tensors(call(model, example)), strict=True))
+        except Exception:
+            return False
+        finally:
+            for owner, name, module in reversed(replaced):
+                setattr(owner, name, module)
+
+
+def _replace(host: nn.Module, seeds: Sequence[tuple[Place, nn.Module]]) -> list[tuple[nn.Module, str, nn.Module]]:
+    """Put grown modules in their places; returns where and what was replaced, in order."""
+    planned = []
+    # Inner modules first: replacing an outer one would change the inner one's path.
+    for place, seed in sorted(seeds, key=lambda pair: pair[0].path.count("."), reverse=True):
+        parent, _, name = place.path.rpartition(".")
+        owner = host.get_submodule(parent)
+        planned.append((owner, name, getattr(owner, name), grow_module(getattr(owner, name), seed, place)))
+    for owner, name, _, grown in planned:
+        setattr(owner, name, grown)
+    return [(owner, name, module) for owner, name, module, _ in planned]
 
 
 def grow_module(module: nn.Module, seed: nn.Module, place: Place) -> fx.GraphModule:
@@ -131,9 +156,13 @@ def _check(model: Growable, plain: nn.Module, dropped: list[str]) -> None:
             "in another way than calling it; put the slot at a module that is only called"
         ) from error
     for a, b in zip(_tensors(expected), _tensors(found), strict=True):
-        difference, scale = _difference(a, b)
-        if not difference <= TOLERANCE * max(1.0, scale):
-            raise HarvestError(f"the harvested network differs from the grown one by {difference:.2e} on the example input")
+        if not _close(a, b):
+            raise HarvestError(f"the harvested network differs from the grown one by {_difference(a, b)[0]:.2e} on the example input")
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    difference, scale = _difference(a, b)
+    return difference <= TOLERANCE * max(1.0, scale)
 
 
 def _difference(a: Tensor, b: Tensor) -> tuple[float, float]:

@@ -90,8 +90,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def sight(model: nn.Module, example: Example) -> dict[str, Sighting]:
-    """One forward pass; what each module did in it, by path. The model is left exactly as it was."""
+def sight(model: nn.Module, example: Example) -> tuple[dict[str, Sighting], Any]:
+    """One forward pass: what each module did in it, by path, and the model's output. The model is left exactly as it was."""
+    if not isinstance(model, nn.Module):
+        raise SlotError(f"a model is an nn.Module, found {type(model).__name__}")
     sightings = {path: Sighting(path, module) for path, module in model.named_modules(remove_duplicate=False) if path}
     by_module = {id(s.module): s for s in sightings.values()}
     running: list[Sighting] = []
@@ -115,13 +117,23 @@ def sight(model: nn.Module, example: Example) -> dict[str, Sighting]:
         for module in {id(s.module): s.module for s in sightings.values()}.values():
             handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
         with untouched(model), evaluating(model):
-            call(model, example)
+            output = call(model, example)
     except Exception as error:
         raise SlotError(f"the model does not run on the example input: {type(error).__name__}: {error}") from error
     finally:
         for handle in handles:
             handle.remove()
-    return sightings
+    return sightings, output
+
+
+def last_order(sightings: Mapping[str, Sighting]) -> int:
+    """The order of the module that finished last; -1 when none was called."""
+    return max((s.order for s in sightings.values()), default=-1)
+
+
+def features_of(seen: Sighting) -> Any:
+    """What a slot would take as the features: the output, or the first item of a tuple or list."""
+    return seen.output[0] if isinstance(seen.output, (tuple, list)) and seen.output else seen.output
 
 
 def probe(
@@ -136,8 +148,8 @@ def probe(
         if path not in known:
             raise SlotError(f"the model has no module {path!r}; {_near(path, known)}")
     stated = {path: _named_topology(kind) for path, kind in topology.items()}
-    sightings = sight(model, example)
-    last = max(s.order for s in sightings.values())
+    sightings, _ = sight(model, example)
+    last = last_order(sightings)
     places = {}
     for path in paths:
         place = examine(sightings, path, example, causal=causal, stated=stated.get(path), last=last)
@@ -162,7 +174,7 @@ def examine(
     if seen.calls > 1:
         return f"it is called {seen.calls} times in one forward pass"
     items = len(seen.output) if isinstance(seen.output, (tuple, list)) else None
-    features = seen.output[0] if items else seen.output
+    features = features_of(seen)
     if not isinstance(features, Tensor):
         return f"its output is {_describe(seen.output)}; a slot needs a tensor, or a tuple that starts with one"
     if not features.is_floating_point():
