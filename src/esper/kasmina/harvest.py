@@ -36,8 +36,20 @@ def harvest(model: Growable, keep_live: bool) -> nn.Module:
     for handle in handles:
         handle.remove()
     _replace(host, [(slot.place, plain_seed(slot)) for slot in slots])
+    host = plain_host(host)
     _check(model, host, [slot.id for slot in model._slots() if slot not in kept])
     return host
+
+
+def plain_host(host: nn.Module) -> nn.Module:
+    """The host itself, or, where it holds classes of esper's as the built-in hosts do, the host traced down to torch's own."""
+    if _Tracer().is_leaf_module(host, ""):
+        return host
+    modes = {path: module.training for path, module in host.named_modules()}
+    plain = fx.GraphModule(host.eval(), _Tracer().trace(host), class_name="Network")
+    for path, module in plain.named_modules():
+        module.training = modes.get(path, modes[""])
+    return plain
 
 
 def can_be_harvested(model: nn.Module, example: Example, places: Sequence[Place]) -> bool:
