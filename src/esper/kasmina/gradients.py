@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -61,17 +61,27 @@ class GradientMeter(nn.Module):
         )
 
     def reset(self) -> None:
+        """Forget everything, for the next epoch."""
         self.sums.zero_()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GradientMeter:
+        # Follows the model to its device but not into half precision, where counts stop growing: bfloat16 has no 257.
+        super()._apply(fn, recurse)
+        self.sums = self.sums.float()
+        return self
 
 
 def tensor_norms(parameters: Sequence[nn.Parameter]) -> Tensor | None:
     """Norm of each parameter's gradient, 0 where one has none; shape (parameters,). None when no parameter has a gradient."""
     if all(p.grad is None for p in parameters):
         return None
-    return torch.stack([
-        torch.linalg.vector_norm(p.grad, dtype=torch.float32) if p.grad is not None else torch.zeros((), device=p.device)
-        for p in parameters
-    ])
+    return torch.stack([torch.zeros((), device=p.device) if p.grad is None else _norm(p.grad) for p in parameters])
+
+
+def _norm(grad: Tensor) -> Tensor:
+    """Norm as a float32 scalar, without an overflow on the way in half precision."""
+    values = grad.coalesce().values() if grad.is_sparse else grad
+    return torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32)).float()
 
 
 def gradient_ratio(seed: GradientStats, host: GradientStats, seed_parameters: int, host_parameters: int) -> float:
