@@ -13,10 +13,12 @@ from enum import IntEnum
 from typing import TypeVar
 
 import torch
+from torch import nn
 
 from esper.kasmina.alpha import FIRST_CURVE, Ramp
 from esper.kasmina.gates import judge
 from esper.kasmina.life import Life
+from esper.kasmina.probe import evaluating, untouched
 from esper.kasmina.slot import Slot
 from esper.leyline.actions import Curve, Style
 from esper.leyline.errors import BlueprintError, ConfigError, GateError, TransitionError, unknown
@@ -35,7 +37,7 @@ def germinate(
     check_transition(slot.id, slot.life.stage, Stage.GERMINATED)
     style = _member(Style, style)
     _check_tempo(tempo)
-    _check_alpha(alpha_target)
+    alpha_target = _alpha(alpha_target)
     count = slot.life.germinations
     seed, gating = slot.build(blueprint, style, _stream(stream, slot.id, count))
     _check_shape(slot, seed, blueprint)
@@ -76,16 +78,12 @@ def set_alpha_target(slot: Slot, target: float, *, speed: int, curve: Curve, sty
         raise TransitionError(f"slot {slot.id!r} is {slot.life.stage.name}; only BLENDING and HOLDING have an alpha to retarget")
     if slot.life.ramp_left > 0:
         raise TransitionError(f"slot {slot.id!r}: alpha is still on its way to {slot.life.alpha_target}, {slot.life.ramp_left} epochs left")
-    _check_alpha(target)
+    target = _alpha(target)
     _check_speed(speed)
     style = slot.life.style if style is None else _member(Style, style)
-    gating = slot.gating
-    if (style is Style.GATED) != (gating is not None):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(_stream(stream, slot.id, -slot.life.germinations))
-            gating = slot.build_gating(style)
-        if gating is not None:
-            gating.to(device=slot.alpha.device, dtype=slot.alpha.dtype)
+    gating = slot.gating if style is Style.GATED else None
+    if style is Style.GATED and gating is None:
+        gating = slot.build_gating(_stream(stream, slot.id, -slot.life.germinations))
     ramp = Ramp(start=slot.life.alpha, target=target, epochs=speed, curve=_member(Curve, curve))
     life = slot.life
     events: list[Event] = []
@@ -102,13 +100,14 @@ def prune(slot: Slot, *, speed: int = 0, curve: Curve = Curve.LINEAR, cause: str
     """Remove a live seed: at once, or by a ramp of alpha down to 0 that ends in PRUNED. A seed without influence goes at once."""
     life = slot.life
     _check_speed(speed)
+    curve = _member(Curve, curve)
     if life.stage not in LIVE:
         check_transition(slot.id, life.stage, Stage.PRUNED)
     if speed == 0 or life.alpha == 0.0:
         return [_remove(slot, cause)]
     if life.pruning:
         raise TransitionError(f"slot {slot.id!r} is already being ramped down, {life.ramp_left} epochs left; prune at once with speed 0")
-    ramp = Ramp(start=life.alpha, target=0.0, epochs=speed, curve=_member(Curve, curve))
+    ramp = Ramp(start=life.alpha, target=0.0, epochs=speed, curve=curve)
     events: list[Event] = []
     if life.stage is Stage.HOLDING:
         life = life.enter(slot.id, Stage.BLENDING)
@@ -212,15 +211,15 @@ def _stream(seed: int, slot: str, count: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{slot}/{count}".encode()).digest()[:7], "big")
 
 
-@torch.no_grad()
-def _check_shape(slot: Slot, seed: torch.nn.Module, blueprint: str) -> None:
-    """Run the new seed once on features like those of the probe."""
+def _check_shape(slot: Slot, seed: nn.Module, blueprint: str) -> None:
+    """Run the new seed once on features like those of the probe, leaving its buffers and the random streams as they are."""
     features = torch.zeros(slot.place.example_shape, dtype=slot.alpha.dtype, device=slot.alpha.device)
     try:
-        shape = tuple(seed(features).shape)
+        with untouched(seed), evaluating(seed):
+            shape = tuple(seed(features).shape)
     except Exception as error:
         where = f"features of shape {tuple(features.shape)} at slot {slot.id!r}"
-        raise BlueprintError(f"blueprint {blueprint!r} fails on {where}: {error}") from error
+        raise BlueprintError(f"blueprint {blueprint!r} fails on {where}: {type(error).__name__}: {error}") from error
     if shape != tuple(features.shape):
         raise BlueprintError(f"blueprint {blueprint!r} turns features of shape {tuple(features.shape)} into {shape} at slot {slot.id!r}")
 
@@ -234,9 +233,11 @@ def _member(kind: type[E], value: object) -> E:
     raise unknown(kind.__name__.lower(), str(value), kind.__members__)
 
 
-def _check_alpha(target: float) -> None:
-    if isinstance(target, bool) or not 0.0 < target <= 1.0:
-        raise ConfigError(f"an alpha target lies above 0 and at most at 1, found {target!r}")
+def _alpha(target: float) -> float:
+    """A target of alpha as a plain float, so that it is saved and loaded as what it is."""
+    if isinstance(target, bool) or not isinstance(target, (int, float)) or not 0.0 < target <= 1.0:
+        raise ConfigError(f"an alpha target is a number above 0 and at most 1, found {target!r}")
+    return float(target)
 
 
 def _check_tempo(tempo: int) -> None:

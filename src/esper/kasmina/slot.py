@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Literal, TypeVar
@@ -15,7 +17,7 @@ from esper.kasmina.blueprints import Seed, SlotShape, build
 from esper.kasmina.gradients import GradientMeter, gradient_ratio
 from esper.kasmina.life import Life
 from esper.leyline.actions import Style
-from esper.leyline.errors import EsperError, StateError
+from esper.leyline.errors import BlueprintError, EsperError, StateError
 from esper.leyline.reports import GradientStats, SeedReport
 from esper.leyline.stages import BLENDED, OCCUPIED, Stage
 
@@ -23,6 +25,14 @@ M = TypeVar("M", bound=nn.Module)
 Isolation = Literal["ste", "shadow", "none"]
 """How a seed in TRAINING learns without touching the host: `ste` straight through the host's own step, `shadow` in a pass of its own
 whose loss feels the seed, `none` straight through and with its gradient flowing on into the host."""
+
+
+@contextmanager
+def random_stream(seed: int) -> Iterator[None]:
+    """Draws random numbers on the CPU from a stream of its own. The global streams, of every device, go on as if nothing had happened."""
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would restart those of the accelerators too
+        yield
 
 
 class Form(Enum):
@@ -120,15 +130,21 @@ class Slot(nn.Module):
 
     def build(self, blueprint: str, style: Style, stream: int) -> tuple[Seed, Gating | None]:
         """New modules for this slot, from their own random stream, not yet part of anything."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream)
-            seed = build(blueprint, self.place.shape, checkpoint=self.checkpoint)
-            gating = self.build_gating(style)
+        with random_stream(stream):
+            try:
+                seed = build(blueprint, self.place.shape, checkpoint=self.checkpoint)
+            except EsperError:
+                raise
+            except Exception as error:
+                what = f"blueprint {blueprint!r} cannot be built for slot {self.id!r}, {self.place.shape}"
+                raise BlueprintError(f"{what}: {type(error).__name__}: {error}") from error
+            gating = Gating(self.place.shape.topology, self.place.shape.width) if style is Style.GATED else None
         return self._place(seed), gating if gating is None else self._place(gating)
 
-    def build_gating(self, style: Style) -> Gating | None:
-        """The gate that a GATED seed needs; None for the other styles."""
-        return Gating(self.place.shape.topology, self.place.shape.width) if style is Style.GATED else None
+    def build_gating(self, stream: int) -> Gating:
+        """A new gate for a seed that becomes GATED later."""
+        with random_stream(stream):
+            return self._place(Gating(self.place.shape.topology, self.place.shape.width))
 
     def _place(self, module: M) -> M:
         return module.to(device=self.alpha.device, dtype=self.alpha.dtype).train(self.training)
