@@ -5,6 +5,7 @@ Groups made up front are what keeps learning-rate schedulers working: they count
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -22,44 +23,68 @@ class Follower:
 
     def __init__(self, optimizer: optim.Optimizer, host: nn.Module, slots: Mapping[str, Slot], before_step: Callable[[], None]) -> None:
         self.optimizer = optimizer
-        self.groups = _slot_groups(optimizer, host, slots)
+        # By place: when an optimiser loads a state dict its groups are new objects in the same order.
+        self._places = _slot_groups(optimizer, host, slots)
         for slot in slots.values():
             self.sync(slot)
-        optimizer.register_step_pre_hook(lambda *_: before_step())
+        self._hook = optimizer.register_step_pre_hook(lambda *_: before_step())
 
     def sync(self, slot: Slot) -> None:
         """Make the slot's group hold exactly the parameters of its seed; state of those that left is dropped."""
-        group = self.groups[slot.id]
-        now = slot.seed_parameters()
+        self._fill(self._places[slot.id], {f"{slot.id}.{name}": p for name, p in slot.named_parameters()})
+
+    def leave(self) -> None:
+        """Take the seeds out of the optimiser and no longer follow."""
+        self._hook.remove()
+        for place in self._places.values():
+            self._fill(place, {})
+
+    def _fill(self, place: int, parameters: Mapping[str, nn.Parameter]) -> None:
+        group, kept = self.optimizer.param_groups[place], {id(p) for p in parameters.values()}
         for parameter in group["params"]:
-            if not any(parameter is p for p in now):
+            if id(parameter) not in kept:
                 self.optimizer.state.pop(parameter, None)
-        group["params"][:] = now
+        group["params"][:] = parameters.values()
+        if "param_names" in group:
+            group["param_names"] = list(parameters)
 
 
-def _slot_groups(optimizer: optim.Optimizer, host: nn.Module, slots: Mapping[str, Slot]) -> dict[str, dict[str, Any]]:
-    """The group of each slot, made where it does not exist yet. Checks everything before adding anything."""
+def _slot_groups(optimizer: optim.Optimizer, host: nn.Module, slots: Mapping[str, Slot]) -> dict[str, int]:
+    """Where the group of each slot is, made where it does not exist yet. Checks everything before adding anything."""
     groups = {group[SLOT_KEY]: group for group in optimizer.param_groups if SLOT_KEY in group}
     foreign = sorted(set(groups) - set(slots))
     if foreign:
         raise OptimizerError(f"the optimiser has a group for slot {foreign[0]!r}, which this model does not have")
+    missing = [slot for slot in slots.values() if slot.id not in groups]
     known = {id(p) for p in host.parameters()}
     host_groups = [g for g in optimizer.param_groups if any(id(p) in known for p in g["params"])]
-    if not host_groups:
+    # An optimiser of the seeds alone has a group for each slot and nothing else.
+    if not host_groups and (missing or any(g["params"] for g in optimizer.param_groups if SLOT_KEY not in g)):
         raise OptimizerError("the optimiser holds none of the model's parameters; build it from model.parameter_groups()")
     if isinstance(optimizer, optim.LBFGS):
         raise OptimizerError("LBFGS has one fixed parameter group and cannot follow the growth; use SGD or Adam, for example")
-    missing = [slot for slot in slots.values() if slot.id not in groups]
     if missing and _has_scheduler(optimizer):
         raise OptimizerError(
             "a learning-rate scheduler was built before the optimiser followed the model; "
             "build the optimiser from model.parameter_groups(), or call model.follow(optimizer) before making the scheduler"
         )
+    _take_out_seeds(optimizer, slots.values())
     for slot in missing:
-        settings = {k: v for k, v in _neighbour(host_groups, host, slot).items() if k != "params"}
-        optimizer.add_param_group({**settings, "params": [], SLOT_KEY: slot.id})
-        groups[slot.id] = optimizer.param_groups[-1]
-    return groups
+        settings = {k: copy.deepcopy(v) for k, v in _neighbour(host_groups, host, slot).items() if k not in ("params", "param_names")}
+        names: dict[str, list[str]] = {"param_names": []} if "param_names" in host_groups[0] else {}
+        optimizer.add_param_group({**settings, **names, "params": [], SLOT_KEY: slot.id})
+    return {group[SLOT_KEY]: place for place, group in enumerate(optimizer.param_groups) if SLOT_KEY in group}
+
+
+def _take_out_seeds(optimizer: optim.Optimizer, slots: Iterable[Slot]) -> None:
+    """Seeds that grew before the optimiser was built from model.parameters() leave the host's groups, or they would be stepped twice."""
+    seeds = {id(p) for slot in slots for p in slot.seed_parameters()}
+    for group in optimizer.param_groups:
+        if SLOT_KEY not in group:
+            stay = [i for i, p in enumerate(group["params"]) if id(p) not in seeds]
+            for key in ("params", "param_names"):
+                if key in group:
+                    group[key][:] = [group[key][i] for i in stay]
 
 
 def _neighbour(groups: list[dict[str, Any]], host: nn.Module, slot: Slot) -> dict[str, Any]:

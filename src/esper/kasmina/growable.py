@@ -81,12 +81,13 @@ class Growable(nn.Module):
         self.host_meter.to(places[next(iter(named.values()))].device)
         self._by_id: dict[str, Slot] = {slot.id: slot for slot in self._slots()}
         self._handles = [model.get_submodule(s.place.path).register_forward_hook(s.hook) for s in self._slots()]
-        self._followers: list[Follower] = []
+        self._follower: Follower | None = None
         self._entries: dict[Structure, Callable[..., Any]] = {}
         self._measured = False
         # Not self.train(): a host may keep some of its modules, batch norms say, in another mode than the rest.
         self.training = model.training
         self.slots.train(model.training)
+        self.register_load_state_dict_post_hook(_loaded)
 
     # Running
 
@@ -190,8 +191,8 @@ class Growable(nn.Module):
         if events:
             if self._structure() not in self._entries:
                 self._entries.clear()  # what was compiled for the structure before is not needed again
-            for follower in self._followers:
-                follower.sync(slot)
+            if self._follower is not None:
+                self._follower.sync(slot)
         self.journal.extend(events)
 
     # What is known
@@ -221,14 +222,16 @@ class Growable(nn.Module):
     def record(self, slot: str, *, contribution: float | None = None, trial_contribution: float | None = None) -> None:
         """Tell the body what was measured on validation data, in points: with the seed minus without it."""
         target = self._slot(slot)
+        life = target.life
         if contribution is not None:
-            if target.life.stage not in BLENDED:
-                raise TransitionError(f"slot {slot!r} is {target.life.stage.name}; a contribution needs a seed that is blended in")
-            target.life = replace(target.life, contribution=float(contribution), contribution_age=0)
+            if life.stage not in BLENDED:
+                raise TransitionError(f"slot {slot!r} is {life.stage.name}; a contribution needs a seed that is blended in")
+            life = replace(life, contribution=float(contribution), contribution_age=0)
         if trial_contribution is not None:
-            if target.life.stage is not Stage.TRAINING:
-                raise TransitionError(f"slot {slot!r} is {target.life.stage.name}; a trial is for a seed in TRAINING")
-            target.life = replace(target.life, trial_contribution=float(trial_contribution))
+            if life.stage is not Stage.TRAINING:
+                raise TransitionError(f"slot {slot!r} is {life.stage.name}; a trial is for a seed in TRAINING")
+            life = replace(life, trial_contribution=float(trial_contribution))
+        target.life = life
 
     def drain_journal(self) -> list[Event]:
         """Take what has happened since the last call."""
@@ -240,10 +243,14 @@ class Growable(nn.Module):
     def follow(self, optimizer: optim.Optimizer) -> None:
         """Let an optimiser follow the growth: a parameter group for each slot is filled and emptied as seeds come and go.
 
-        Call it before a learning-rate scheduler is built, or build the optimiser from `parameter_groups()`.
+        Call it before a learning-rate scheduler is built, or build the optimiser from `parameter_groups()`. One optimiser steps the
+        seeds: a later one takes them over. For seeds with an optimiser of their own, build it from their groups and let that one follow.
         """
-        if all(f.optimizer is not optimizer for f in self._followers):
-            self._followers.append(Follower(optimizer, self.host, self._by_id, self._before_step))
+        if self._follower is not None and self._follower.optimizer is optimizer:
+            return
+        before, self._follower = self._follower, Follower(optimizer, self.host, self._by_id, self._before_step)
+        if before is not None:
+            before.leave()
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Groups to build an optimiser from: the host's, and one for each slot."""
@@ -370,16 +377,16 @@ class Growable(nn.Module):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load the state of such a model at any moment of its growth, whatever has grown here. Checked whole before anything changes."""
         check_state(self, state_dict, strict)
-        result = super().load_state_dict(state_dict, strict, assign)
-        self._entries.clear()
-        for follower in self._followers:
-            for slot in self._slots():
-                follower.sync(slot)
-        return result
+        return super().load_state_dict(state_dict, strict, assign)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        if prefix:  # loaded as a part of some other module, which does not call load_state_dict here
+            check_state(self, {name.removeprefix(prefix): value for name, value in state_dict.items()}, strict=False)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy starts without optimisers, which belong to the original, and compiles for itself.
-        return {**self.__dict__, "_followers": [], "_entries": {}}
+        # A copy starts without an optimiser, which belongs to the original, and compiles for itself.
+        return {**self.__dict__, "_follower": None, "_entries": {}}
 
     # Helpers
 
@@ -400,6 +407,15 @@ class Growable(nn.Module):
 
 def _enter_host(host: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return host(*args, **kwargs)
+
+
+def _loaded(model: nn.Module, keys: object) -> None:
+    """After a load, direct or as a part of another module: the seeds are new ones."""
+    assert isinstance(model, Growable)
+    model._entries.clear()
+    if model._follower is not None:
+        for slot in model._slots():
+            model._follower.sync(slot)
 
 
 def _check_ids(ids: Iterable[str]) -> None:
