@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass, replace
 from typing import Any
 
 from esper.kasmina.alpha import Ramp
-from esper.leyline.actions import Curve, Style
-from esper.leyline.errors import StateError
+from esper.leyline.actions import Style
+from esper.leyline.config import from_mapping
+from esper.leyline.errors import ConfigError, StateError
 from esper.leyline.reports import GradientStats
-from esper.leyline.stages import Stage, check_transition
+from esper.leyline.stages import BLENDED, Stage, check_transition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +66,29 @@ class Life:
     def from_json(cls, record: dict[str, Any]) -> Life:
         """The inverse of to_json; raises StateError for anything that to_json could not have written."""
         try:
-            fields = dict(record)
-            fields["stage"], fields["previous_stage"] = Stage[fields["stage"]], Stage[fields["previous_stage"]]
-            fields["style"] = Style[fields["style"]]
-            if fields["ramp"] is not None:
-                fields["ramp"] = Ramp(**{**fields["ramp"], "curve": Curve[fields["ramp"]["curve"]]})
-            if fields["gradients"] is not None:
-                fields["gradients"] = GradientStats(**fields["gradients"])
-            return cls(**fields)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise StateError(f"the record of a seed cannot be read ({type(error).__name__}: {error})") from error
+            life = from_mapping(cls, record, source="the record of a seed")
+        except (ConfigError, TypeError) as error:
+            raise StateError(str(error)) from error
+        # Compared as text, because NaN is not equal to itself. Finds what is missing and what was read as something else.
+        if json.dumps(life.to_json(), sort_keys=True) != json.dumps(record, sort_keys=True):
+            raise StateError("the record of a seed is incomplete or has values of another kind than it is written with")
+        problem = life._contradiction()
+        if problem:
+            raise StateError(f"the record of a seed contradicts itself: {problem}")
+        return life
+
+    def _contradiction(self) -> str:
+        """What no sequence of commands could have led to; empty for a sound record."""
+        ramp = self.ramp
+        if self.stage is Stage.UNKNOWN:
+            return "its stage is UNKNOWN"
+        if (ramp is not None) != (self.stage in BLENDED):
+            return f"it is {self.stage.name} {'without' if ramp is None else 'with'} a ramp of alpha"
+        if ramp is not None and not (0.0 <= ramp.start <= 1.0 and ramp.target == self.alpha_target and ramp.elapsed >= 0):
+            return f"its ramp runs from {ramp.start} to {ramp.target}, {ramp.elapsed} epochs done, and its target is {self.alpha_target}"
+        if not 0.0 <= self.alpha_target <= 1.0:
+            return f"its alpha target is {self.alpha_target}"
+        if self.pruning and (self.stage is not Stage.BLENDING or self.alpha_target != 0.0):
+            return f"it is being pruned while {self.stage.name} with a target of {self.alpha_target}"
+        counts = {"epochs_in_stage": self.epochs_in_stage, "age": self.age, "germinations": self.germinations}
+        return next((f"{name} is {count}" for name, count in counts.items() if count < 0), "")
