@@ -1,0 +1,135 @@
+"""The hub: every event of a run passes here, gets its number and goes to the journal and to the other sinks.
+
+The journal is the record that the run is judged by, so a run that cannot write it stops with a RunError. Any other sink is a
+convenience: one that raises is reported once and dropped, and the run goes on.
+
+With telemetry off the hub is a NullHub. Ask `hub.on` before an event is built, so that off costs nothing:
+
+    if hub.on:
+        hub.emit(Note(text="..."), host=3, epoch=12)
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import ClassVar, Protocol
+
+from esper.leyline.errors import RunError
+from esper.leyline.events import Envelope, Event, SinkFailed
+from esper.nissa.jsonl import JsonlSink
+
+BEGINNING: Mapping[str, int] = MappingProxyType({"seq": 0, "offset": 0})
+"""The position before the first event."""
+
+
+class Sink(Protocol):
+    """Something that events are sent to."""
+
+    def write(self, envelope: Envelope) -> None:
+        """Take one event; it may be held back until `flush`."""
+
+    def flush(self) -> None:
+        """Pass on what was held back."""
+
+    def close(self) -> None:
+        """Pass on what was held back and let go of everything."""
+
+
+class Hub:
+    """Numbers events without gaps and hands each to every sink.
+
+    journal: the run's own record; None where nothing is to be resumed or analysed later.
+    sinks: whoever else listens.
+    log: is told, in a sentence, when a sink was dropped.
+    """
+
+    on: ClassVar[bool] = True
+    """Whether events are wanted."""
+
+    def __init__(self, journal: JsonlSink | None, sinks: Sequence[Sink] = (), log: Callable[[str], None] | None = None) -> None:
+        self._journal = journal
+        self._sinks = list(sinks)
+        self._log = log or logging.getLogger("esper").warning
+        self._seq = 0 if journal is None else journal.next_seq()
+
+    def emit(self, event: Event, host: int | None = None, epoch: int | None = None) -> None:
+        """Record an event; `host` is an index, None for the run as a whole."""
+        envelope = Envelope(seq=self._seq, time=time.time(), host=host, epoch=epoch, event=event)
+        if self._journal is not None:
+            self._journal.write(envelope)
+        self._seq += 1
+        self._each("write", lambda sink: sink.write(envelope))
+
+    def flush(self, fsync: bool = False) -> None:
+        """Pass on what the sinks hold back; to be called at the end of each epoch. `fsync` brings the journal down to the disk."""
+        self._each("flush", lambda sink: sink.flush())
+        if self._journal is not None:
+            self._journal.flush(fsync)
+
+    def position(self) -> dict[str, int]:
+        """Where the record stands, for a checkpoint. What came before is on the disk when this returns.
+
+        seq: number of the next event. offset: bytes of the journal up to here.
+        """
+        self.flush(fsync=True)
+        return {"seq": self._seq, "offset": 0 if self._journal is None else self._journal.offset}
+
+    def restore(self, position: Mapping[str, int]) -> None:
+        """Go back to where a checkpoint was saved: what was recorded after it is cut off, because it is about to happen again.
+
+        `BEGINNING` starts the record anew. Raises RunError, and changes nothing, when the journal is not the one of that checkpoint.
+        """
+        seq, offset = position["seq"], position["offset"]
+        if self._journal is not None:
+            found = self._journal.next_seq(offset)
+            if found != seq:
+                raise RunError(
+                    f"{self._journal.path} holds {found} events up to byte {offset} where the checkpoint counted {seq}: "
+                    "it was edited or belongs to another run"
+                )
+            self._journal.truncate_to(offset)
+        self._seq = seq
+
+    def close(self) -> None:
+        """Pass on what is held back and let go of every sink."""
+        self._each("close", lambda sink: sink.close(), keep=False)
+        if self._journal is not None:
+            self._journal.close()
+
+    def _each(self, action: str, call: Callable[[Sink], None], keep: bool = True) -> None:
+        failures: list[tuple[Sink, Exception]] = []
+        for sink in self._sinks:
+            try:
+                call(sink)
+            except Exception as error:  # whatever a sink does must not end the training
+                failures.append((sink, error))
+        # All are gone before the first is reported, so that none is told of its own failure.
+        self._sinks = [sink for sink in self._sinks if keep and all(sink is not failed for failed, _ in failures)]
+        for sink, failure in failures:
+            name, text = type(sink).__name__, f"{type(failure).__name__}: {failure}"
+            self._log(f"sink {name} failed to {action} and is dropped; the run goes on without it ({text})")
+            self.emit(SinkFailed(sink=name, error=text))
+
+
+class NullHub(Hub):
+    """Telemetry switched off: takes nothing, writes nothing, and keeps the position that a checkpoint gave it."""
+
+    on: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self._position = dict(BEGINNING)
+
+    def emit(self, event: Event, host: int | None = None, epoch: int | None = None) -> None:
+        """Nothing."""
+
+    def position(self) -> dict[str, int]:
+        """What `restore` was given, so that a run that is switched on again goes on where its record ended."""
+        return dict(self._position)
+
+    def restore(self, position: Mapping[str, int]) -> None:
+        """Remember the position."""
+        self._position = dict(position)
