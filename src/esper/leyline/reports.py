@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from esper.leyline.actions import Style
 from esper.leyline.config import Range, check_ranges
@@ -148,6 +148,11 @@ class GateConfig:
     def permissive(cls) -> GateConfig:
         """Gates under which a policy learns: structure and health only."""
         return cls(strict=False)
+
+
+Isolation = Literal["ste", "shadow", "none"]
+"""How a seed in TRAINING learns without touching the host: `ste` straight through the host's own step, `shadow` in a pass of its own
+whose loss feels the seed, `none` straight through and with its gradient flowing on into the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,9 @@ SAMPLED_ORDERS = 16
 """Orders drawn for sampled Shapley values; each is used forwards and backwards."""
 
 
-def configurations(blended: Sequence[str], fossils: Sequence[str], trials: Sequence[str], attribution: Attribution, seed: int) -> list[Configuration]:
+def configurations(
+    blended: Sequence[str], fossils: Sequence[str], trials: Sequence[str], attribution: Attribution, seed: int
+) -> list[Configuration]:
     """The configurations to evaluate, the network as it is first, each once.
 
     blended: slots whose seed has influence now, fossils among them. trials: slots in TRAINING, each shown at its target alpha.

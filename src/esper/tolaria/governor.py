@@ -10,28 +10,33 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from esper.leyline.config import Range, check_ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GovernorConfig:
     """When a host is rolled back, and how often it is saved."""
 
-    window: int = 20
+    window: Annotated[int, Range(1)] = 20
     """Healthy losses that mean and sigma are taken over."""
-    warmup: int = 10
+    warmup: Annotated[int, Range(1)] = 10
     """Losses that must be known before divergence and collapse are judged; NaN and infinity always are."""
-    sigmas: float = 6.0
-    factor: float = 3.0
+    sigmas: Annotated[float, Range(0)] = 6.0
+    factor: Annotated[float, Range(1)] = 3.0
     """A diverging loss is also above this multiple of the mean."""
-    patience: int = 3
+    patience: Annotated[int, Range(1)] = 3
     """Anomalous epochs in a row that make a divergence."""
-    uniform_band: float = 0.065
+    uniform_band: Annotated[float, Range(0, 1)] = 0.065
     """|loss - ln K| below this share of ln K is the uniform prediction."""
-    learned_below: float = 0.6
+    learned_below: Annotated[float, Range(0, 1)] = 0.6
     """A host has learned something once its loss was below this share of ln K."""
-    snapshot_every: int = 5
+    snapshot_every: Annotated[int, Range(1)] = 5
     """Epochs between snapshots; one is also taken after each fossilisation."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 class Governor:

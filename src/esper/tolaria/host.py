@@ -2,54 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from esper.kasmina import Growable
 from esper.kasmina.probe import evaluating
-from esper.kasmina.slot import Isolation
 from esper.leyline.events import Event, RolledBack
-from esper.leyline.reports import EpochReport, GateConfig, LifecycleConfig
+from esper.leyline.reports import EpochReport, LifecycleConfig
 from esper.leyline.stages import LIVE, Stage
-from esper.tolaria.attribution import Attribution
-from esper.tolaria.data import Data, Split, epoch_order
+from esper.tolaria.config import TrainingConfig
+from esper.tolaria.data import Data, Split, epoch_order, stream_seed
 from esper.tolaria.flops import FlopLedger
-from esper.tolaria.governor import Governor, GovernorConfig
+from esper.tolaria.governor import Governor
 from esper.tolaria.schedule import learning_rate
 from esper.tolaria.snapshot import Snapshot
 from esper.tolaria.tasks import Member, Task
 from esper.tolaria.validation import Measurement, count, measure
-
-Precision = Literal["fp32", "bf16"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingConfig:
-    """How hosts are trained; the same for all hosts of a run."""
-
-    isolation: Isolation = "ste"
-    """How seeds in TRAINING are kept from touching the host: ste, shadow, or none."""
-    clip: float = 1.0
-    """Largest gradient norm, for the host and for each seed apart."""
-    precision: Precision = "fp32"
-    """bf16 computes under autocast; weights stay float32."""
-    channels_last: bool = False
-    """Lay images out with channels last, which some devices prefer."""
-    compile: str = ""
-    """Backend for torch.compile, e.g. inductor; empty to run as written."""
-    attribution: Attribution = "loo"
-    """How much is measured about each seed every epoch: loo (each seed off), or full (also Shapley values)."""
-    eval_batch: int = 2048
-    """Samples in one validation pass, all stacked configurations together; caps the memory it takes."""
-    gates: GateConfig = field(default_factory=GateConfig)
-    lifecycle: LifecycleConfig = field(default_factory=LifecycleConfig)
-    governor: GovernorConfig = field(default_factory=GovernorConfig)
 
 
 class Host:
@@ -67,8 +40,9 @@ class Host:
         lifecycle = LifecycleConfig(
             embargo_epochs=embargo, reset_epochs=config.lifecycle.reset_epochs, auto_advance=config.lifecycle.auto_advance
         )
+        growth = stream_seed("growth", seed)
         self.model = Growable(
-            net, slots, example.to(device), isolation=config.isolation, gates=config.gates, lifecycle=lifecycle, seed=stream(seed, "growth")
+            net, slots, example.to(device), isolation=config.isolation, gates=config.gates, lifecycle=lifecycle, seed=growth
         )
         self.optimizer = torch.optim.SGD(
             self.model.parameter_groups(),
@@ -115,8 +89,8 @@ class Host:
             if self.governor.healthy and self.epoch % self.config.governor.snapshot_every == 0:
                 self.snapshot = Snapshot.take(self.model, self.optimizer, self.epoch)
         flops.update(measurement.flops)
-        for part, count in flops.items():
-            self.flops[part] += count
+        for part, spent in flops.items():
+            self.flops[part] += spent
         seconds = {"train": trained - started, "validate": time.perf_counter() - trained}
         self.last = self._report(train_loss, train_accuracy, measurement, rate, flops, seconds, anomaly)
         return self.last
@@ -126,9 +100,9 @@ class Host:
         model, split, device = self.model, self.split, self.data.train.x.device
         model.train()
         sums = torch.zeros(2, device=device)
-        order = epoch_order(len(split), stream(self.seed, "order"), self.epoch).to(device)
+        order = epoch_order(len(split), stream_seed("host", self.seed), self.epoch).to(device)
         with torch.random.fork_rng(devices=_cuda(device)):
-            torch.manual_seed(stream(self.seed, f"dropout/{self.epoch}"))
+            torch.manual_seed(stream_seed("dropout", self.seed, self.epoch))
             for index in order.split(self.member.batch):
                 x, y = self.batch(index)
                 self.optimizer.zero_grad(set_to_none=True)
@@ -156,7 +130,7 @@ class Host:
         """The samples at these positions of the training split, augmented as this epoch says."""
         x, y = self.split.x[index], self.split.y[index]
         if self.member.augment:
-            x = self.task.augment(x, self.member, stream(self.seed, "augment"), self.epoch, index)
+            x = self.task.augment(x, self.member, stream_seed("host", self.seed), self.epoch, index)
         if self.config.channels_last and x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         return x, y
@@ -298,10 +272,6 @@ class Host:
 
     _COUNTERS = ("epoch", "steps", "germinated", "fossilized", "pruned", "rollbacks")
 
-
-def stream(seed: int, name: str) -> int:
-    """The seed of one of a host's random streams; streams of different names do not depend on each other."""
-    return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:7], "big")
 
 
 def _cuda(device: torch.device) -> list[int]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,12 +13,10 @@ from esper.kasmina import Growable
 from esper.kasmina.probe import evaluating
 from esper.leyline.stages import BLENDED, Stage
 from esper.tolaria.attribution import Configuration, configurations, interactions, shapley
+from esper.tolaria.config import TrainingConfig
 from esper.tolaria.data import Split
 from esper.tolaria.flops import FlopLedger
 from esper.tolaria.tasks import Task
-
-if TYPE_CHECKING:
-    from esper.tolaria.host import TrainingConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,3 +124,23 @@ def count(
     stack = (architecture, tuple(wanted))
     total, _ = ledger.per_sample(model, stack, samples, lambda: _logits(model, model, x, wanted).sum(), backward=False)
     return {"validation": plain * len(split), "counterfactual": (total - plain) * len(split)}
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Loss, and accuracy in points, on one split."""
+
+    loss: float
+    accuracy: float
+
+
+def evaluate_split(network: torch.nn.Module, task: Task, split: Split, batch: int) -> Score:
+    """A plain network on a whole split."""
+    sums = torch.zeros(2, device=split.x.device)
+    with evaluating(network):
+        for x, y in zip(split.x.split(batch), split.y.split(batch), strict=True):
+            logits = network(x)
+            sums[0] += task.loss(logits, y) * len(x)
+            sums[1] += task.correct(logits, y)
+    loss, correct = sums.tolist()
+    return Score(loss / len(split), 100.0 * correct / split.y.numel())

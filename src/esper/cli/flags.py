@@ -1,0 +1,137 @@
+"""Command-line flags for a config dataclass: one for each field, explained by the field's own docstring.
+
+A nested field `training.clip` is the flag `--training.clip`. Values are checked by the config itself, so a flag and a line in a
+config file give the same errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import textwrap
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+
+from esper.leyline.errors import ConfigError, nearest
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose mistakes are ConfigErrors: one sentence with the nearest flag, no usage text in front."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would have printed."""
+        raise ConfigError(f"{message[:1].lower()}{message[1:]}; see {self.prog} --help")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse, but an unknown flag is named with its nearest neighbour."""
+        found, extra = self.parse_known_args(args, namespace)
+        if extra:
+            known = [option for action in self._actions for option in action.option_strings]
+            name = extra[0].split("=")[0]
+            hint = nearest(name, known) if name.startswith("-") else f"see {self.prog} --help"
+            raise ConfigError(f"unknown argument {extra[0]!r}; {hint}")
+        return found
+
+
+def add_flags(parser: argparse.ArgumentParser, config: type, prefix: str = "", hidden: frozenset[str] = frozenset()) -> None:
+    """One flag for each field of the config, nested ones with a dotted name; `hidden` fields get none."""
+    kinds = get_type_hints(config, include_extras=True)
+    docs = field_docs(config)
+    group = parser.add_argument_group(prefix.rstrip(".") or "settings", None if not prefix else _summary(config))
+    for each in fields(config):
+        key = prefix + each.name
+        kind = _bare(kinds[each.name])
+        if key in hidden:
+            continue
+        if is_dataclass(kind):
+            add_flags(parser, kind, key + ".", hidden)  # type: ignore[arg-type]
+            continue
+        flag = "--" + key.replace("_", "-")
+        text = " ".join(filter(None, [docs.get(each.name, ""), _default(each)])).replace("%", "%%")
+        options: dict[str, Any] = {"dest": key, "default": argparse.SUPPRESS, "help": text}
+        if kind is bool:
+            options["action"] = argparse.BooleanOptionalAction
+        elif get_origin(kind) in (tuple, dict):
+            options.update(nargs="*", metavar=_metavar(kind))
+        else:
+            options["metavar"] = _metavar(kind)
+        group.add_argument(flag, **options)
+
+
+def changes(config: type, namespace: argparse.Namespace, prefix: str = "") -> dict[str, Any]:
+    """What the flags say, as dotted keys and values in the form of a config file, for `leyline.config.replace_fields`."""
+    found: dict[str, Any] = {}
+    for name, kind in get_type_hints(config, include_extras=True).items():
+        key, bare = prefix + name, _bare(kind)
+        if is_dataclass(bare):
+            found.update(changes(bare, namespace, key + "."))  # type: ignore[arg-type]
+        elif hasattr(namespace, key):
+            found[key] = _value(bare, getattr(namespace, key), key)
+    return found
+
+
+def field_docs(config: type) -> dict[str, str]:
+    """The docstring under each field of a dataclass, as one line."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(config))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    docs = {}
+    for before, after in zip(tree.body, tree.body[1:], strict=False):
+        match before, after:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                docs[name] = " ".join(text.split())
+    return docs
+
+
+def _value(kind: Any, given: Any, key: str) -> Any:
+    """A flag's text in the form that a config file would have it; what does not fit is left for the config to refuse."""
+    if get_origin(kind) is tuple:
+        parts = [part for item in given for part in item.split(",") if part]
+        return [_value(_bare(get_args(kind)[0]), part, key) for part in parts]
+    if get_origin(kind) is dict:
+        pairs = [item.partition("=") for item in given]
+        for name, equals, _ in pairs:
+            if not equals:
+                raise ConfigError(f"--{key.replace('_', '-')}: {name!r} is not a pair; expected NAME=VALUE")
+        return {name: value for name, _, value in pairs}
+    if isinstance(given, str) and kind in (int, float):
+        try:
+            return kind(given)
+        except ValueError:
+            return given
+    return given
+
+
+def _bare(kind: Any) -> Any:
+    """The type without its range and without `| None`."""
+    if get_origin(kind) is Annotated:
+        return _bare(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        inner = [member for member in get_args(kind) if member is not NoneType]
+        return _bare(inner[0]) if len(inner) == 1 else kind
+    return kind
+
+
+def _metavar(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "|".join(str(value) for value in get_args(kind))
+    if get_origin(kind) is dict:
+        return "NAME=VALUE"
+    if get_origin(kind) is tuple:
+        return _metavar(_bare(get_args(kind)[0]))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "|".join(member.name for member in kind)
+    return {int: "N", float: "X"}.get(kind, "NAME" if kind is str else "PATH")
+
+
+def _default(each: Field[Any]) -> str:
+    value = each.default if each.default is not MISSING else each.default_factory() if each.default_factory is not MISSING else None
+    if value is None or value == "" or (isinstance(value, (tuple, dict)) and not value):
+        return ""
+    return f"(default: {value.name if isinstance(value, Enum) else value})"
+
+
+def _summary(config: type) -> str:
+    return (inspect.getdoc(config) or "").splitlines()[0].replace("%", "%%")

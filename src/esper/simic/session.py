@@ -1,0 +1,231 @@
+"""A run: several hosts grown side by side under a controller, recorded, saved, and resumed as if nothing had happened."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+import esper
+from esper.leyline.config import to_toml
+from esper.leyline.errors import CheckpointError, ConfigError, DeviceError, unknown
+from esper.leyline.events import HostFinished, HostStarted, RunFinished, RunStarted
+from esper.leyline.reports import EpochReport
+from esper.nissa import Hub
+from esper.simic.config import RunConfig
+from esper.simic.episode import Episode, Step
+from esper.simic.paired import paired_difference
+from esper.tamiyo import Rules, make_controller
+from esper.tolaria.data import FinalEvaluation
+from esper.tolaria.engine import Engine, SerialEngine
+from esper.tolaria.flops import FlopLedger
+from esper.tolaria.host import Host
+from esper.tolaria.tasks import Member, Task, get_task
+from esper.tolaria.validation import evaluate_split
+
+
+@dataclass(slots=True)
+class Plot:
+    """One host of a run, with its episode and, once it is done, its result."""
+
+    host: Host
+    episode: Episode
+    index: int
+    control: bool
+    result: dict[str, Any] | None = None
+
+
+class Session:
+    """The hosts of a run and the loop that moves them. `hub` takes the events; `engine` trains."""
+
+    def __init__(self, config: RunConfig, hub: Hub, command: str = "", engine: Engine | None = None) -> None:
+        self.config, self.hub, self.command = config, hub, command
+        self.engine = engine or SerialEngine()
+        torch.set_num_threads(config.threads)
+        self.task = get_task(config.task)
+        self.data = self.task.load(config.data, _device(config.device))
+        self.ledger = FlopLedger()
+        self.round = 0
+        self.plots = [self._plot(i, control=False) for i in range(config.hosts)]
+        if config.control and config.controller != "wait":
+            self.plots += [self._plot(i, control=True) for i in range(config.hosts)]
+
+    def _plot(self, index: int, control: bool) -> Plot:
+        config = self.config
+        seed = config.seed + index
+        host = Host(self.task, self.data, member_for(config, self.task, seed), seed, config.training, self.ledger)
+        for slot in config.slots:
+            if slot not in host.model.slot_ids:
+                raise unknown("slot", slot, host.model.slot_ids)
+        rules = Rules(max_seeds=config.max_seeds, enabled=config.slots or None)
+        name = "wait" if control else config.controller
+        controller = make_controller(name, self._controller_config(name))
+        return Plot(host, Episode(host, controller, rules, host=index, seed=seed), index, control)
+
+    def _controller_config(self, name: str) -> Any:
+        return {"heuristic": self.config.heuristic, "fixed": self.config.fixed, "random": self.config.random}.get(name)
+
+    # Running
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of the longest host."""
+        return max(plot.host.member.epochs for plot in self.plots)
+
+    @property
+    def done(self) -> bool:
+        return all(plot.result is not None for plot in self.plots)
+
+    def begin(self) -> None:
+        """Record the start of a new run."""
+        if not self.hub.on:
+            return
+        config = self.config
+        self.hub.emit(
+            RunStarted(
+                command=self.command, task=config.task, hosts=config.hosts, epochs=self.epochs, seed=config.seed, versions=versions()
+            )
+        )
+        for number, plot in enumerate(self.plots):
+            member = {name: _plain(value) for name, value in asdict(plot.host.member).items()}
+            member["controller"] = plot.episode.controller.name
+            self.hub.emit(
+                HostStarted(
+                    task=config.task, member=member, parameters=plot.host.start_parameters, slots=plot.host.model.slot_ids
+                ),
+                host=number,
+                epoch=0,
+            )
+
+    def run_epoch(self, progress: Callable[[int], None] | None = None) -> list[tuple[Plot, EpochReport, Step]]:
+        """One epoch of every host that is not done, and the decisions after it."""
+        active = [plot for plot in self.plots if not plot.host.done]
+        reports = self.engine.run_epoch([plot.host for plot in active], progress)
+        steps = []
+        for plot, report in zip(active, reports, strict=True):
+            step = plot.episode.step(report)
+            steps.append((plot, report, step))
+            if self.hub.on:
+                number = self.plots.index(plot)
+                for event in step.events:
+                    self.hub.emit(event, host=number, epoch=report.epoch)
+            if plot.host.done:
+                self._finish(plot)
+        self.round += 1
+        return steps
+
+    def _finish(self, plot: Plot) -> None:
+        """Final figures of a host: those of its harvested network, on val and on the untouched test split."""
+        host = plot.host
+        network = host.model.harvest()
+        val = evaluate_split(network, self.task, self.data.val, self.config.training.eval_batch)
+        test = evaluate_split(network, self.task, self.data.test(FinalEvaluation(asked_by="end of a run")), self.config.training.eval_batch)
+        parameters = sum(p.numel() for p in network.parameters())
+        plot.result = {
+            "seed": host.seed,
+            "controller": plot.episode.controller.name,
+            "val_accuracy": val.accuracy,
+            "val_loss": val.loss,
+            "test_accuracy": test.accuracy,
+            "test_loss": test.loss,
+            "host_parameters": host.start_parameters,
+            "parameters": parameters,
+            "flops": dict(host.flops),
+            "germinated": host.germinated,
+            "fossilized": host.fossilized,
+            "pruned": host.pruned,
+            "rollbacks": host.rollbacks,
+            "slots": {r.slot: {"stage": r.stage.name, "blueprint": r.blueprint} for r in host.model.reports()},
+        }
+        if self.hub.on:
+            finished = HostFinished(
+                val_accuracy=val.accuracy,
+                test_accuracy=test.accuracy,
+                parameters=parameters,
+                germinated=host.germinated,
+                fossilized=host.fossilized,
+                pruned=host.pruned,
+                rollbacks=host.rollbacks,
+            )
+            self.hub.emit(finished, host=self.plots.index(plot), epoch=host.epoch)
+
+    def end(self) -> dict[str, Any]:
+        """Record the end and return the summary."""
+        if self.hub.on:
+            self.hub.emit(RunFinished(outcome="finished"))
+        return self.summary()
+
+    def summary(self) -> dict[str, Any]:
+        """What came out, host by host and against the control. No wall-clock times, so that equal runs have equal summaries."""
+        grown = [plot.result for plot in self.plots if not plot.control and plot.result is not None]
+        control = [plot.result for plot in self.plots if plot.control and plot.result is not None]
+        summary: dict[str, Any] = {
+            "command": self.command,
+            "task": self.config.task,
+            "seed": self.config.seed,
+            "data": {"origin": self.data.origin, "fingerprint": self.data.fingerprint},
+            "versions": versions(),
+            "hosts": grown,
+        }
+        if control and len(control) == len(grown):
+            summary["control"] = control
+            summary["against_control"] = {
+                name: asdict(paired_difference([r[name] for r in grown], [r[name] for r in control]))
+                for name in ("test_accuracy", "val_accuracy", "test_loss", "val_loss")
+            }
+        return summary
+
+    # Saving
+
+    def state(self) -> dict[str, Any]:
+        """The whole run between two epochs."""
+        return {
+            "config": to_toml(self.config),
+            "data": self.data.fingerprint,
+            "classes": self.data.classes,
+            "round": self.round,
+            "plots": [{"host": p.host.state(), "episode": p.episode.state(), "result": p.result} for p in self.plots],
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved run, bit for bit. Raises CheckpointError when it is of another config or other data."""
+        if state["config"] != to_toml(self.config):
+            raise CheckpointError("the checkpoint was written under another config than the run's config.toml")
+        if state["data"] != self.data.fingerprint:
+            raise CheckpointError(f"the data differs from that of the checkpoint ({self.data.origin})")
+        self.round = state["round"]
+        for plot, saved in zip(self.plots, state["plots"], strict=True):
+            plot.host.load_state(saved["host"])
+            plot.episode.load_state(saved["episode"])
+            plot.result = saved["result"]
+
+
+def member_for(config: RunConfig, task: Task, seed: int) -> Member:
+    """The member of the task's family that a host seed stands for in a run."""
+    member = task.family.standard if config.member == "standard" else task.family.draw(seed)
+    member = task.family.fix(member, config.fixed_member)
+    return member if config.epochs is None else replace(member, epochs=config.epochs)
+
+
+def versions() -> dict[str, str]:
+    """What a result depends on besides its config."""
+    return {"esper": esper.__version__, "python": platform.python_version(), "torch": torch.__version__}
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise DeviceError(f"unknown device {name!r}; expected cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(f"device {name!r} was asked for and torch sees no GPU here; use --device cpu")
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device {name!r} is not supported; expected cpu or cuda")
+    return device
+
+
+def _plain(value: Any) -> float | int | str:
+    return value if isinstance(value, (int, float, str)) else "-".join(str(v) for v in value)
