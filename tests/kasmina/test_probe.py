@@ -1,0 +1,345 @@
+"""Looking before attaching: mistakes are found in words, nothing is left behind, and the places proposed are good ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import esper
+from esper.kasmina import Growable, find_slots
+from esper.kasmina.blueprints import names
+from esper.leyline import Stage, Topology
+from esper.leyline.errors import EsperError, SlotError, UnknownNameError
+from tests.kasmina.growing import OPEN, fingerprint, grow, hook_count
+from tests.kasmina.networks import Patches, ReadsWeight, TiedNet
+from tests.kasmina.zoo import BY_NAME, ZOO, Specimen, run
+
+everyone = pytest.mark.parametrize("specimen", ZOO, ids=lambda s: s.name)
+
+
+class Odd(nn.Module):
+    """One module for each mistake."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 6)
+        self.second = nn.Linear(6, 6)
+        self.alias = self.second
+        self.unused = nn.Linear(6, 6)
+        self.twice = nn.Linear(6, 6)
+        self.whole = Whole()
+        self.dictionary = Dictionary()
+        self.empty = Empty()
+        self.pile = Pile()
+        self.raw = Raw()
+        self.single = nn.Linear(6, 1)
+        self.recurrent = nn.GRU(6, 6)
+        self.turned = Turned()
+        self.last_axis = nn.Linear(6, 6)
+        self.bn = nn.BatchNorm1d(6)
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor, fail: bool = False) -> Tensor:
+        x = self.second(self.first(x))
+        x = self.drop(self.bn(self.twice(self.twice(x))))
+        self.whole(x), self.dictionary(x), self.empty(x), self.pile(x), self.single(x)
+        tokens = self.raw(x)
+        self.recurrent(tokens.transpose(0, 1))
+        self.turned(tokens)
+        self.last_axis(x[:, None, None].expand(-1, 5, 5, -1))
+        if fail:
+            raise RuntimeError("the tank is empty")
+        return self.head(x)
+
+
+class Whole(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.argmax(-1)
+
+
+class Dictionary(nn.Module):
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"features": x}
+
+
+class Empty(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return ()
+
+
+class Pile(nn.Module):
+    """Five dimensions."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :, None, None, None].expand(-1, -1, 2, 2, 2)
+
+
+class Raw(nn.Module):
+    """Three dimensions, and nothing inside tells which is which."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, None].expand(-1, 5, -1)
+
+
+class Turned(nn.Module):
+    """Time first, but not one of torch's recurrent layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.transpose(0, 1))
+
+
+EXAMPLE = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+
+MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "unknown path": (["secnd"], {}, r"no module 'secnd'; near it: 'second'"),
+    "nothing near": (["zzz"], {}, r"no module 'zzz'; it has: 'alias'"),
+    "the model itself": ([""], {}, r"not empty"),
+    "never called": (["unused"], {}, r"'unused': the example forward pass never calls it"),
+    "called twice": (["twice"], {}, r"'twice': it is called 2 times"),
+    "shared": (["second"], {}, r"'second': the same module is also 'alias'"),
+    "integers": (["whole"], {}, r"dtype torch.int64; a slot needs floating-point"),
+    "dict": (["dictionary"], {}, r"output is of type dict"),
+    "empty tuple": (["empty"], {}, r"output is of type tuple"),
+    "five dimensions": (["pile"], {}, r"shape \(3, 6, 2, 2, 2\), is not clear; slots take 2 to 4 dimensions"),
+    "unclear layout": (["raw"], {}, r"shape \(3, 5, 6\), is not clear; say topology="),
+    "channels last": (["last_axis"], {}, r"looks channels-last"),
+    "single feature": (["single"], {}, r"single feature"),
+    "time first": (["recurrent"], {}, r"time-first; build it with batch_first=True"),
+    "batch elsewhere": (["turned"], {}, r"does not begin with the batch of 3"),
+    "the good before the bad": (["first", "unused"], {}, r"'unused'"),
+    "a string": ("first", {}, r"slots is a list of distinct module paths"),
+    "no slots": ([], {}, r"slots is a list"),
+    "twice the same": (["first", "first"], {}, r"distinct"),
+    "two ids, one path": ({"a": "first", "b": "first"}, {}, r"two slots have the same path"),
+    "an id with a slash": ({"a/b": "first"}, {}, r"without '/', found 'a/b'"),
+    "an unknown topology": (["raw"], {"topology": {"raw": "tokns"}}, r"unknown topology 'tokns'; did you mean 'tokens'"),
+    "a topology that does not fit": (["raw"], {"topology": {"raw": "map2d"}}, r"map2d features have 4 dimensions"),
+    "a topology for nothing": (["first"], {"topology": {"frist": "vector"}}, r"no module 'frist'; near it: 'first'"),
+    "an unknown isolation": (["first"], {"isolation": "steel"}, r"unknown isolation 'steel'; did you mean 'ste'"),
+}
+
+
+@pytest.mark.parametrize(("slots", "settings", "words"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_told_in_words_and_leaves_the_model_alone(slots: Any, settings: dict[str, Any], words: str) -> None:
+    model = Odd()
+    model.bn.eval()
+    before = fingerprint(model)
+    with pytest.raises((SlotError, UnknownNameError), match=words):
+        Growable(model, slots, EXAMPLE, **settings)
+    assert fingerprint(model) == before
+    assert hook_count(model) == 0
+
+
+@pytest.mark.parametrize("example", [(EXAMPLE, True), torch.randn(3, 5), {"y": EXAMPLE}], ids=["raises", "shape", "argument"])
+def test_a_model_that_fails_on_the_example_is_left_alone(example: Any) -> None:
+    model = Odd()
+    before = fingerprint(model)
+    with pytest.raises(SlotError, match=r"the model does not run on the example input: (RuntimeError|TypeError): .+"):
+        Growable(model, ["first"], example)
+    assert fingerprint(model) == before
+    assert hook_count(model) == 0
+
+
+def test_an_example_without_a_batch_is_refused() -> None:
+    class Constant(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(4, 6)
+
+        def forward(self, size: int) -> Tensor:
+            return self.embedding(torch.arange(size)[None])
+
+    with pytest.raises(SlotError, match="no tensor with a batch dimension"):
+        Growable(Constant(), ["embedding"], (3,))
+
+
+def test_what_is_not_a_module_is_refused() -> None:
+    for attempt in (lambda: Growable(len, ["first"], EXAMPLE), lambda: find_slots(len, EXAMPLE)):  # type: ignore[arg-type]
+        with pytest.raises(SlotError, match=r"a model is an nn\.Module, found builtin_function_or_method"):
+            attempt()
+
+
+@everyone
+def test_attaching_changes_nothing_but_one_hook_a_slot(specimen: Specimen) -> None:
+    model = specimen.model()
+    before = fingerprint(model)
+    net = grow(specimen, model)
+    assert fingerprint(model) == before
+    assert hook_count(model) == len(specimen.slots)
+    assert net.training == model.training
+    assert net.release() is model
+    assert fingerprint(model) == before
+    assert hook_count(model) == 0
+
+
+def test_a_module_carries_one_slot_and_is_free_again_after_release() -> None:
+    specimen = BY_NAME["residual"]
+    model = specimen.model()
+    first = Growable(model, ["layer1"], specimen.example())
+    before = fingerprint(model)
+    with pytest.raises(SlotError, match=r"'layer1' carries a slot of another Growable already; call release\(\)"):
+        Growable(model, ["stem", "layer1"], specimen.example())
+    assert fingerprint(model) == before
+    assert hook_count(model) == 1
+    first.release()
+    second = Growable(model, ["stem", "layer1"], specimen.example())
+    assert second.slot_ids == ("stem", "layer1")
+    assert hook_count(model) == 2
+
+
+def test_slots_can_have_ids_of_ones_own() -> None:
+    specimen = BY_NAME["conv_host"]
+    model = specimen.model()
+    net = Growable(model, model.slot_paths(after_pool=True), specimen.example(), gates=OPEN)  # type: ignore[operator]
+    assert net.slot_ids == ("r0c0", "r1c0", "r0c1", "r1c1")
+    net.germinate("r1c1", "norm")
+    assert net.report("r1c1").stage is Stage.GERMINATED
+
+
+def test_a_slot_may_be_named_like_a_method_of_a_dict() -> None:
+    class Lookup(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.keys = nn.Linear(4, 6)
+            self.values = nn.Linear(6, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.values(self.keys(x)).sum(-1)
+
+    net = Growable(Lookup(), ["keys", "values"], EXAMPLE, gates=OPEN)
+    net.germinate("keys", "norm")
+    again = Growable(Lookup(), ["keys", "values"], EXAMPLE, gates=OPEN)
+    again.load_state_dict(net.state_dict())
+    assert again.report("keys").stage is Stage.GERMINATED
+    assert again.report("values").stage is Stage.DORMANT
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "example", "topology", "width"),
+    [
+        pytest.param(Patches(3, 10), "", torch.randn(2, 3, 8, 8), Topology.TOKENS, 10, id="convolution in, tokens out"),
+        pytest.param(nn.Conv1d(3, 6, 3), "", torch.randn(2, 3, 9), Topology.MAP1D, 6, id="1-d convolution"),
+        pytest.param(nn.Linear(3, 6), "", torch.randn(2, 5, 3), Topology.TOKENS, 6, id="linear over tokens"),
+        pytest.param(nn.Linear(3, 6), "", torch.randn(2, 3), Topology.VECTOR, 6, id="linear"),
+        pytest.param(nn.GRU(3, 6, batch_first=True), "", torch.randn(2, 5, 3), Topology.TOKENS, 6, id="recurrent"),
+        pytest.param(BY_NAME["squeeze"].model(), "blocks.0", BY_NAME["squeeze"].example(), Topology.MAP2D, 6, id="squeeze-excite"),
+    ],
+)
+def test_the_layout_is_read_from_what_the_modules_tell(
+    model: nn.Module, path: str, example: Tensor, topology: Topology, width: int
+) -> None:
+    net = Growable(model if path else nn.Sequential(model), [path or "0"], example)
+    report = net.report(path or "0")
+    assert (report.topology, report.width) == (topology, width)
+
+
+@pytest.mark.parametrize(("stated", "width"), [("tokens", 6), ("map1d", 5), (Topology.TOKENS, 6)])
+def test_an_unclear_layout_can_be_stated(stated: Topology | str, width: int) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.raw = nn.Linear(4, 6), Raw()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.raw(self.first(x)).mean(1)
+
+    net = Growable(Net(), ["raw"], EXAMPLE, topology={"raw": stated}, gates=OPEN)
+    assert net.report("raw").topology is Topology(stated)
+    assert net.report("raw").width == width
+    net.germinate("raw", names(Topology(stated))[-1])
+    net.advance("raw")
+    net(EXAMPLE).sum().backward()
+    assert all(p.grad is not None for p in net._slots()[0].seed_parameters())
+
+
+# Proposals
+
+PROPOSED: dict[str, list[str]] = {
+    "residual": ["stem", "layer1", "layer2"],
+    "unet": ["down1", "down2", "middle", "fuse"],
+    "tied": ["mix.1", "mix"],
+    "lstm": ["lstm", "trunk"],
+    "mixer": ["patches", "blocks.0", "blocks.1"],
+    "mlp": ["1", "3"],
+    "in_place": ["conv1", "conv2"],
+    "encoder": ["blocks.0", "blocks.1"],
+    "torch_encoder": ["encoder.layers.1", "encoder.layers.2"],
+    "recommender": ["tower.1", "tower"],
+    "conv_host": ["blocks.0", "blocks.1"],
+    "gpt_host": ["blocks.0", "blocks.1"],
+}
+
+
+@pytest.mark.parametrize("name", PROPOSED)
+def test_the_places_proposed_are_those_that_one_would_choose(name: str) -> None:
+    specimen = BY_NAME[name]
+    assert [proposal.path for proposal in find_slots(specimen.model(), specimen.example())] == PROPOSED[name]
+
+
+@everyone
+def test_every_proposal_can_be_used_and_is_not_the_head(specimen: Specimen) -> None:
+    model = specimen.model()
+    before = fingerprint(model)
+    proposals = find_slots(model, specimen.example())
+    assert fingerprint(model) == before
+    assert hook_count(model) == 0
+    assert proposals
+    net = Growable(model, [proposal.path for proposal in proposals], specimen.example())
+    heads = ("head", "out", "score", "4")
+    for proposal in proposals:
+        report = net.report(proposal.path)
+        assert (proposal.topology, proposal.width) == (report.topology, report.width)
+        assert "called once" in proposal.reason
+        assert proposal.path in str(proposal)
+        assert proposal.path not in heads
+    assert [report.position for report in net.reports()] == sorted(report.position for report in net.reports())
+
+
+class TwoHeads(nn.Module):
+    """An actor and critic; each head is a block, and none of them may be proposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 6), nn.Tanh())
+        self.policy = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+        self.value = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.trunk(x)
+        return self.policy(x), self.value(x).squeeze(-1)
+
+
+def test_no_head_is_proposed_where_there_are_several() -> None:
+    assert [proposal.path for proposal in find_slots(TwoHeads(), EXAMPLE)] == ["trunk.2", "trunk"]
+
+
+def test_a_model_without_any_place_gets_no_proposal() -> None:
+    assert find_slots(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), EXAMPLE) == []
+    assert find_slots(nn.Linear(4, 2), EXAMPLE) == []
+
+
+def test_a_module_that_could_not_be_harvested_is_not_proposed() -> None:
+    assert [proposal.path for proposal in find_slots(ReadsWeight(), EXAMPLE)] == ["other"]
+
+
+def test_every_mistake_is_an_esper_error() -> None:
+    assert issubclass(SlotError, EsperError)
+    with pytest.raises(esper.EsperError):
+        Growable(TiedNet(), ["nowhere"], torch.zeros(1, 2, dtype=torch.long))
+
+
+def test_the_probe_leaves_a_network_that_draws_random_numbers_as_it_would_have_been() -> None:
+    specimen = BY_NAME["dropout"]
+    torch.manual_seed(5)
+    expected = run(specimen.model(), specimen.example())
+    torch.manual_seed(5)
+    net = grow(specimen)
+    assert torch.equal(run(net, specimen.example()), expected)
