@@ -1,0 +1,316 @@
+"""Gradient statistics against numbers worked by hand, when they are measured, and clipping of host and seeds apart."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn, optim
+
+from esper.kasmina import Growable
+from esper.kasmina.gradients import GradientMeter, gradient_ratio, tensor_norms
+from esper.leyline import GateConfig, GateError, GradientStats, Stage
+from tests.kasmina.garden import IMAGES, backward, gate_of, grad, gradients_of, grow, lead, seed_of, sgd, step, tiny_host
+
+TRAINING, BLENDING, FOSSILIZED = Stage.TRAINING, Stage.BLENDING, Stage.FOSSILIZED
+
+
+def parameter(grad: list[float] | None, dtype: torch.dtype = torch.float32) -> nn.Parameter:
+    """A parameter with this gradient."""
+    made = nn.Parameter(torch.zeros(len(grad) if grad is not None else 2, dtype=dtype))
+    made.grad = None if grad is None else torch.tensor(grad, dtype=dtype)
+    return made
+
+
+def measured(*steps: list[list[float] | None]) -> GradientStats:
+    meter = GradientMeter()
+    for grads in steps:
+        meter.add([parameter(grad) for grad in grads])
+    stats = meter.read()
+    assert stats is not None
+    return stats
+
+
+def stats(norm: float, **fields: Any) -> GradientStats:
+    return GradientStats(**{"steps": 1, "norm": norm, "peak": norm, "vanishing": 0.0, "exploding": 0.0, "finite": True, **fields})
+
+
+# One step, several steps
+
+
+def test_norm_is_over_all_tensors_and_peak_over_single_ones() -> None:
+    found = measured([[3.0, 4.0], [12.0, 0.0]])  # norms 5 and 12: together 13
+    assert (found.steps, found.norm, found.peak) == (1, 13.0, 12.0)
+
+
+def test_norms_are_averaged_over_steps_and_the_peak_is_kept() -> None:
+    found = measured([[3.0, 4.0]], [[0.0, 1.0]], [[0.0, 3.0]])
+    assert (found.steps, found.norm, found.peak) == (3, 3.0, 5.0)
+
+
+def test_shares_of_vanishing_and_exploding_tensors_and_the_health_they_give() -> None:
+    found = measured([[1e-8], [20.0], [1.0], [1.0]], [[1e-8], [1.0], [1.0], [1.0]])
+    assert found.vanishing == pytest.approx(0.25)
+    assert found.exploding == pytest.approx(0.125)
+    assert found.health == pytest.approx(1 - 0.5 * 0.25 - 0.8 * 0.125)
+
+
+def test_a_norm_of_exactly_ten_does_not_explode_and_one_of_exactly_1e_7_does_not_vanish() -> None:
+    found = measured([[10.0], [1e-7]])
+    assert (found.vanishing, found.exploding, found.health) == (0.0, 0.0, 1.0)
+
+
+def test_a_tensor_without_gradient_counts_as_vanishing() -> None:
+    found = measured([[1.0], None])
+    assert (found.norm, found.vanishing, found.health) == (1.0, 0.5, 0.75)
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+def test_one_gradient_that_is_not_finite_takes_all_health_and_leaves_the_other_steps_readable(poison: float) -> None:
+    found = measured([[3.0, 4.0]], [[1.0, poison]], [[0.0, 1.0]])
+    assert (found.finite, found.health) == (False, 0.0)
+    assert (found.steps, found.norm, found.peak) == (3, 3.0, 5.0)
+
+
+def test_nothing_measured_reads_as_none() -> None:
+    meter = GradientMeter()
+    assert meter.read() is None
+    assert meter.add([parameter(None), parameter(None)]) is None
+    assert meter.add([]) is None
+    assert meter.read() is None
+
+
+def test_reset_forgets_everything() -> None:
+    meter = GradientMeter()
+    meter.add([parameter([math.nan])])
+    meter.reset()
+    assert meter.read() is None
+
+
+def test_adding_gives_tensors_so_that_nothing_waits_for_the_device() -> None:
+    meter = GradientMeter()
+    norm = meter.add([parameter([3.0, 4.0])])
+    assert isinstance(norm, Tensor)
+    assert norm.shape == ()
+    # On the meta device any read of a value raises, so a whole step of measuring runs there only if it reads none.
+    with torch.device("meta"):
+        unread = GradientMeter()
+        held = nn.Parameter(torch.zeros(3))
+        held.grad = torch.ones(3)
+        assert isinstance(unread.add([held]), Tensor)
+    waits = (".item(", ".tolist(", "float(norm", "bool(")
+    assert not any(call in inspect.getsource(GradientMeter.add) + inspect.getsource(tensor_norms) for call in waits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_gradients_of_any_precision_can_be_measured(dtype: torch.dtype) -> None:
+    meter = GradientMeter()
+    meter.add([parameter([300.0, 400.0], dtype)])  # in half precision the sum of squares alone would overflow
+    found = meter.read()
+    assert found is not None
+    assert found.norm == pytest.approx(500.0, rel=1e-2)
+
+
+def test_sparse_gradients_can_be_measured() -> None:
+    table = nn.Embedding(5, 2, sparse=True)
+    table(torch.tensor([1, 1, 2])).sum().backward()  # row 1 gets (2, 2), row 2 gets (1, 1): norm sqrt(10)
+    found = GradientMeter()
+    found.add(list(table.parameters()))
+    read = found.read()
+    assert read is not None
+    assert read.norm == pytest.approx(math.sqrt(10))
+
+
+def test_counts_stay_exact_in_a_network_of_half_precision() -> None:
+    meter = GradientMeter().to(torch.bfloat16)
+    for _ in range(300):  # bfloat16 cannot count beyond 256
+        meter.add([parameter([1.0])])
+    read = meter.read()
+    assert read is not None
+    assert (read.steps, read.norm) == (300, 1.0)
+
+
+# The ratio
+
+
+def test_the_ratio_is_of_gradients_per_root_of_parameters() -> None:
+    assert gradient_ratio(stats(0.2), stats(4.0), 25, 400) == pytest.approx(0.2 / 4.0 * 4.0)
+
+
+def test_the_ratio_is_clamped_at_ten() -> None:
+    assert gradient_ratio(stats(100.0), stats(1.0), 1, 1) == 10.0
+    assert gradient_ratio(stats(9.9), stats(1.0), 1, 1) == pytest.approx(9.9)
+
+
+def test_the_ratio_is_zero_against_a_host_without_gradient() -> None:
+    assert gradient_ratio(stats(1.0), stats(0.0), 10, 10) == 0.0
+    assert gradient_ratio(stats(1.0), stats(9.9e-9), 10, 10) == 0.0
+    assert gradient_ratio(stats(1e-8), stats(1e-8), 10, 10) == pytest.approx(1.0)
+
+
+# When a network is measured
+
+
+def by_hand(parameters: list[nn.Parameter]) -> float:
+    return math.sqrt(sum(float((p.grad**2).sum()) for p in parameters if p.grad is not None))
+
+
+def measure(net: Growable) -> None:
+    net.measure_gradients()
+
+
+def clip(net: Growable) -> None:
+    net.clip_gradients(1e9)
+
+
+def nothing(net: Growable) -> None:
+    pass
+
+
+@pytest.mark.parametrize("before_the_step", [nothing, measure, clip])
+def test_a_step_is_measured_once_whoever_measures_it(before_the_step: Any) -> None:
+    net = grow()
+    optimizer = sgd(net)
+    lead(net, "mix", TRAINING, optimizer)
+    net.tick()
+    expected = []
+    for _ in range(3):
+        backward(net)
+        expected.append(by_hand(list(net.host.parameters())))
+        before_the_step(net)
+        optimizer.step()
+    host = net.host_meter.read()
+    assert host is not None
+    assert host.steps == 3
+    assert host.norm == pytest.approx(sum(expected) / 3, rel=1e-5)
+    assert gradients_of(net, "mix").steps == 3
+
+
+def test_a_step_of_two_optimisers_is_measured_once() -> None:
+    net = grow()
+    host, seeds = optim.SGD(net.host.parameters(), lr=0.1), optim.SGD(net.parameter_groups()[1:], lr=0.1)
+    net.follow(seeds)
+    lead(net, "mix", TRAINING, seeds)
+    net.tick()
+    for _ in range(3):
+        backward(net)
+        host.step()
+        seeds.step()
+    assert gradients_of(net, "mix").steps == 3
+
+
+def test_nothing_is_measured_by_an_optimiser_while_no_seed_is_alive() -> None:
+    net = grow()
+    optimizer = sgd(net)
+    step(net, optimizer)
+    assert net.host_meter.read() is None
+    lead(net, "mix", FOSSILIZED, optimizer)
+    net.tick()
+    step(net, optimizer)
+    assert net.host_meter.read() is None
+
+
+def test_a_report_holds_the_seeds_norm_and_ratio_as_worked_by_hand() -> None:
+    net = grow()
+    lead(net, "mix", TRAINING, sgd(net))
+    net.tick()
+    backward(net)
+    net.measure_gradients()
+    seed, host = list(seed_of(net, "mix").parameters()), list(net.host.parameters())
+    sizes = [sum(p.numel() for p in group) for group in (seed, host)]
+    report = net.report("mix")
+    assert gradients_of(net, "mix").norm == pytest.approx(by_hand(seed), rel=1e-5)
+    assert report.gradient_ratio == pytest.approx(by_hand(seed) / by_hand(host) * math.sqrt(sizes[1] / sizes[0]), rel=1e-5)
+    assert (report.parameters, report.host_parameters) == tuple(sizes)
+
+
+def test_the_tick_starts_the_statistics_anew_and_keeps_the_last_epochs_until_the_next_step() -> None:
+    net = grow()
+    optimizer = sgd(net)
+    lead(net, "mix", TRAINING, optimizer)
+    step(net, optimizer)
+    last = net.report("mix")
+    net.tick()
+    assert net.report("mix").gradients == last.gradients
+    assert net.report("mix").gradient_ratio == last.gradient_ratio
+    step(net, optimizer)
+    assert gradients_of(net, "mix").steps == 1
+    assert net.report("mix").gradients != last.gradients
+
+
+def test_a_gate_in_training_learns_nothing_yet_and_does_not_count_as_vanishing() -> None:
+    net = grow()
+    optimizer = sgd(net)
+    lead(net, "mix", TRAINING, optimizer, style="gated")
+    step(net, optimizer)
+    assert all(p.grad is None for p in gate_of(net, "mix").parameters())
+    assert gradients_of(net, "mix").vanishing == 0.0
+    net.advance("mix")
+    net.tick()
+    step(net, optimizer)
+    assert all(p.grad is not None for p in gate_of(net, "mix").parameters())
+
+
+def test_a_nan_gradient_is_refused_by_the_gate_with_its_reason() -> None:
+    net = grow(gates=GateConfig(strict=False, min_training_epochs=0))
+    optimizer = sgd(net)
+    lead(net, "mix", TRAINING, optimizer)
+    net.tick()
+    backward(net)
+    grad(seed_of(net, "mix").gamma)[0] = math.nan
+    net.measure_gradients()
+    assert not gradients_of(net, "mix").finite
+    assert gradients_of(net, "mix").health == 0.0
+    with pytest.raises(GateError, match=r"gradients are not finite; gradient health 0\.00 below 0\.7"):
+        net.advance("mix")
+
+
+def test_a_float64_network_trains_and_is_measured() -> None:
+    net = grow(tiny_host().double(), example=IMAGES.double())
+    lead(net, "mix", FOSSILIZED, sgd(net))
+    assert gradients_of(net, "mix").norm > 0.0
+
+
+# Clipping
+
+
+def test_host_and_each_seed_are_clipped_apart() -> None:
+    net = grow()
+    optimizer = sgd(net)
+    lead(net, "mix", BLENDING, optimizer)
+    lead(net, "late", TRAINING, optimizer)
+    net.tick()
+    backward(net)
+    other = copy.deepcopy(net)
+    for mine, theirs in zip(net.parameters(), other.parameters(), strict=True):
+        theirs.grad = None if mine.grad is None else mine.grad.clone()
+    limit = 1e-3
+    net.clip_gradients(limit)
+    groups = [other.host, seed_of(other, "mix"), seed_of(other, "late")]
+    norms = [float(nn.utils.clip_grad_norm_(list(group.parameters()), limit)) for group in groups]
+    assert max(norms) > limit
+    for mine, theirs in zip(net.parameters(), other.parameters(), strict=True):
+        if theirs.grad is None:
+            assert mine.grad is None
+        else:
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-6, atol=0.0)
+    assert gradients_of(net, "mix").norm == pytest.approx(norms[1], rel=1e-5), "what is measured is the norm before clipping"
+
+
+def test_a_huge_gradient_of_one_seed_scales_no_other_step() -> None:
+    net = grow()
+    optimizer = sgd(net)
+    lead(net, "mix", TRAINING, optimizer)
+    lead(net, "late", TRAINING, optimizer)
+    backward(net)
+    host = [grad(p).clone() for p in net.host.parameters()]
+    late = [grad(p).clone() for p in seed_of(net, "late").parameters()]
+    grad(seed_of(net, "mix").gamma).mul_(1e9)
+    net.clip_gradients(100.0)
+    assert all(torch.equal(grad(p), g) for p, g in zip(net.host.parameters(), host, strict=True))
+    assert all(torch.equal(grad(p), g) for p, g in zip(seed_of(net, "late").parameters(), late, strict=True))
+    assert by_hand(list(seed_of(net, "mix").parameters())) == pytest.approx(100.0, rel=1e-4)
