@@ -17,12 +17,12 @@ from esper.kasmina.gates import judge
 from esper.kasmina.gradients import GradientMeter
 from esper.kasmina.harvest import harvest
 from esper.kasmina.probe import Example, probe, untouched
-from esper.kasmina.slot import Form, Isolation, Slot
+from esper.kasmina.slot import Form, Slot
 from esper.kasmina.state import check_state
 from esper.leyline.actions import Curve, Decision, Op, Style
 from esper.leyline.errors import ConfigError, GateError, SlotError, TransitionError, unknown
 from esper.leyline.events import Event
-from esper.leyline.reports import Gate, GateConfig, GateVerdict, LifecycleConfig, SeedReport, Topology
+from esper.leyline.reports import Gate, GateConfig, GateVerdict, Isolation, LifecycleConfig, SeedReport, Topology
 from esper.leyline.stages import BLENDED, LIVE, OCCUPIED, Stage
 
 Structure = tuple[tuple[Form, Style, int], ...]
@@ -329,7 +329,7 @@ class Growable(nn.Module):
 
         A configuration is the set of slots that are on; a slot in TRAINING counts as on at its target alpha.
         """
-        on = sorted(frozenset().union(*configurations), key=self.slot_ids.index)
+        on = sorted({self._slot(id).id for configuration in configurations for id in configuration}, key=self.slot_ids.index)
         forms: dict[str, Form] = dict.fromkeys(self.slot_ids, Form.ABSENT)
         for id in on:
             slot = self._slot(id)
@@ -340,20 +340,22 @@ class Growable(nn.Module):
             for id in on:
                 slot = self._slot(id)
                 share = torch.tensor([id in c for c in configurations], device=slot.alpha.device).repeat_interleave(batch)
-                stack.callback(setattr, slot, "share", None)
+                stack.callback(setattr, slot, "share", slot.share)
                 slot.share = share
             yield
 
     @contextmanager
     def _shown_as(self, forms: Mapping[str, Form]) -> Iterator[None]:
-        before = {id: self._slot(id).form for id in forms}
+        before = [(self._slot(id), self._slot(id).form, self._slot(id).life.stage) for id in forms]
         try:
-            for id, form in forms.items():
-                self._slot(id).form = form
+            for slot, _, _ in before:
+                slot.form = forms[slot.id]
             yield
         finally:
-            for id, form in before.items():
-                self._slot(id).form = form
+            for slot, form, stage in before:
+                slot.form = form
+                if slot.life.stage is not stage:  # moved on inside
+                    slot.settle()
 
     # Leaving
 

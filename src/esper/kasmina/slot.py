@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +18,10 @@ from esper.kasmina.gradients import GradientMeter, gradient_ratio
 from esper.kasmina.life import Life
 from esper.leyline.actions import Style
 from esper.leyline.errors import BlueprintError, EsperError, StateError
-from esper.leyline.reports import GradientStats, SeedReport
+from esper.leyline.reports import GradientStats, Isolation, SeedReport
 from esper.leyline.stages import BLENDED, OCCUPIED, Stage
 
 M = TypeVar("M", bound=nn.Module)
-Isolation = Literal["ste", "shadow", "none"]
-"""How a seed in TRAINING learns without touching the host: `ste` straight through the host's own step, `shadow` in a pass of its own
-whose loss feels the seed, `none` straight through and with its gradient flowing on into the host."""
 
 
 @contextmanager
