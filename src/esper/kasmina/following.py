@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import nn, optim
 
 from esper.kasmina.slot import Slot
@@ -27,7 +28,8 @@ class Follower:
         self._places = _slot_groups(optimizer, host, slots)
         for slot in slots.values():
             self.sync(slot)
-        self._hook = optimizer.register_step_pre_hook(lambda *_: before_step())
+        self._measure = before_step
+        self._hook = optimizer.register_step_pre_hook(self._before_step)
 
     def sync(self, slot: Slot) -> None:
         """Make the slot's group hold exactly the parameters of its seed; state of those that left is dropped."""
@@ -39,6 +41,13 @@ class Follower:
         for place in self._places.values():
             self._fill(place, {})
 
+    def _before_step(self, *_: Any) -> None:
+        self._measure()
+        for place in self._places.values():
+            group = self.optimizer.param_groups[place]
+            if isinstance(self.optimizer, optim.SGD) and group["fused"] and group["momentum"]:
+                _start_momentum(self.optimizer, group)
+
     def _fill(self, place: int, parameters: Mapping[str, nn.Parameter]) -> None:
         group, kept = self.optimizer.param_groups[place], {id(p) for p in parameters.values()}
         for parameter in group["params"]:
@@ -47,6 +56,15 @@ class Follower:
         group["params"][:] = parameters.values()
         if "param_names" in group:
             group["param_names"] = list(parameters)
+
+
+def _start_momentum(optimizer: optim.Optimizer, group: dict[str, Any]) -> None:
+    """Gives a gate, which begins to learn later than its seed, a momentum of zero: fused SGD fails where only a part of a group has any."""
+    learning = [optimizer.state[p] for p in group["params"] if p.grad is not None]
+    late = [p for p in group["params"] if p.grad is not None and "momentum_buffer" not in optimizer.state[p]]
+    if len(late) < len(learning):
+        for parameter in late:
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def _slot_groups(optimizer: optim.Optimizer, host: nn.Module, slots: Mapping[str, Slot]) -> dict[str, int]:
