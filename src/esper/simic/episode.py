@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from esper.kasmina import Growable
 from esper.kasmina.blueprints import SlotShape, names, parameter_count
-from esper.leyline.actions import Decision
+from esper.leyline.actions import Decision, Op
 from esper.leyline.errors import EsperError
 from esper.leyline.events import Decided, EpochFinished, Event, Interaction, Refused, SeedMeasured
 from esper.leyline.reports import EpochReport, Topology
@@ -100,7 +100,7 @@ def decided(decision: Decision, observation: Observation) -> Decided:
         alpha_speed=decision.alpha_speed,
         alpha_curve=decision.alpha_curve,
         reason=decision.reason,
-        legal=tuple(op.name for op in observation.masks.legal_ops()),
+        legal=tuple(op.name for op, legal in zip(Op, observation.masks.ops(), strict=True) if legal),
     )
 
 

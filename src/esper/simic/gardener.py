@@ -18,7 +18,8 @@ from esper.leyline.events import Event
 from esper.leyline.reports import EpochReport
 from esper.leyline.stages import BLENDED, LIVE, Stage
 from esper.simic.episode import Episode
-from esper.tamiyo import Controller, Rules, make_controller
+from esper.tamiyo import Controller, Rules
+from esper.tamiyo import make as make_controller
 from esper.tolaria.attribution import configurations, interactions
 
 OPEN_END = 100

@@ -18,7 +18,8 @@ from esper.nissa import Hub
 from esper.simic.config import RunConfig
 from esper.simic.episode import Episode, Step
 from esper.simic.paired import paired_difference
-from esper.tamiyo import Rules, make_controller
+from esper.tamiyo import Rules
+from esper.tamiyo import make as make_controller
 from esper.tolaria.data import FinalEvaluation
 from esper.tolaria.engine import Engine, SerialEngine
 from esper.tolaria.flops import FlopLedger
@@ -228,4 +229,6 @@ def _device(name: str) -> torch.device:
 
 
 def _plain(value: Any) -> float | int | str:
+    if isinstance(value, bool):
+        return int(value)
     return value if isinstance(value, (int, float, str)) else "-".join(str(v) for v in value)
