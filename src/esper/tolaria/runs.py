@@ -1,0 +1,312 @@
+"""Run folders: where everything about one run lies, and the lock that keeps a second process out.
+
+    run.json       what marks the folder as a run: its id, the command, when it began
+    run.lock       locked by the process that runs; the lock dies with it, however it ends
+    config.toml    the resolved config
+    events.jsonl   what happened
+    checkpoints/   what it can go on from
+    log.txt        the same in plain lines, with the time
+    summary.json   the figures; written at the end, so a run that has one is finished
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import platform
+import re
+import secrets
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from esper.leyline import config as configs
+from esper.leyline.errors import RunError
+from esper.nissa.files import replace_file, sync_folder
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+RunStatus = Literal["new", "running", "interrupted", "finished"]
+
+FORMAT = "esper run"
+FORMAT_VERSION = 1
+"""Goes up by one with every change to the folder that an older reader would not understand."""
+
+_MARKER, _LOCK, _CONFIG, _EVENTS, _CHECKPOINTS, _LOG, _SUMMARY = (
+    *("run.json", "run.lock", "config.toml", "events.jsonl", "checkpoints", "log.txt", "summary.json"),
+)
+_LOCK_TRIES, _LOCK_PAUSE = 20, 0.02
+"""Whoever asks for a run's status holds its lock for an instant, so the lock is tried for 0.4 seconds before it counts as taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """What can be said about a run from outside."""
+
+    path: Path
+    id: str
+    command: str
+    created: datetime
+    status: RunStatus
+
+
+class RunFolder:
+    """A run folder that this process works in; made by `create` or `open`. Its lock is held until `close`, or until the process ends."""
+
+    def __init__(self, path: Path, lock: int, id: str, command: str) -> None:
+        self.path = path
+        self.id = id
+        self.command = command
+        self._lock: int | None = lock
+
+    @classmethod
+    def create(cls, path: Path | None, *, name: str, config: DataclassInstance, command: str, root: Path = Path("runs")) -> Self:
+        """Start a run in the folder `path`, or without one in `root/NAME-001`, with the first number that is free.
+
+        Raises RunError for a folder that holds something else, or a run that has begun.
+        """
+        toml = configs.to_toml(config).encode()
+        try:
+            path = _numbered(root, name) if path is None else _claim(path)
+            lock = _lock(path)
+        except OSError as error:
+            raise RunError(f"no run folder can be made at {path or root}: {error.strerror}") from error
+        try:
+            if (path / _MARKER).exists():
+                _refuse_begun(path)
+            id = secrets.token_hex(8)
+            marker = {"format": FORMAT, "version": FORMAT_VERSION, "id": id, "command": command, "created": _now()}
+            replace_file(path / _MARKER, _to_json(marker))
+            replace_file(path / _CONFIG, toml)
+            sync_folder(path.parent)
+        except OSError as error:
+            os.close(lock)
+            raise RunError(f"the run folder {path} cannot be written: {error.strerror}") from error
+        except RunError:
+            os.close(lock)
+            raise
+        return cls(path, lock, id, command)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Go on with a run that was interrupted, or that has not begun. Raises RunError for anything else."""
+        marker = _marker(path)
+        try:
+            lock = _lock(path)
+        except OSError as error:
+            raise RunError(f"the run folder {path} cannot be opened: {error.strerror}") from error
+        if (path / _SUMMARY).exists():
+            os.close(lock)
+            raise RunError(f"the run {path} is finished: there is nothing to resume")
+        return cls(path, lock, marker["id"], marker["command"])
+
+    @property
+    def config(self) -> Path:
+        """The resolved config, for `leyline.config.load`."""
+        return self.path / _CONFIG
+
+    @property
+    def events(self) -> Path:
+        """The journal, for a JsonlSink."""
+        return self.path / _EVENTS
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder for a CheckpointStore, which also wants the run's `id`."""
+        return self.path / _CHECKPOINTS
+
+    def log(self, text: str) -> None:
+        """Append to log.txt, each line with the time in front. Should that fail, on a full disk say, the lines go to stderr."""
+        lines = "".join(f"{_now()} {line}\n" for line in text.splitlines())
+        try:
+            with (self.path / _LOG).open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(lines)
+        except OSError:
+            print(lines, end="", file=sys.stderr)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write the figures of the run to summary.json, which makes it a finished one. NaN and infinities become text, as in events."""
+        try:
+            replace_file(self.path / _SUMMARY, _to_json(summary))
+        except OSError as error:
+            raise RunError(f"the summary of the run cannot be written: {self.path / _SUMMARY}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+
+def read_run(path: Path) -> RunInfo:
+    """What a run folder says about itself; changes nothing. Raises RunError for a folder that is not a run."""
+    marker = _marker(path)
+    return RunInfo(path=path, id=marker["id"], command=marker["command"], created=_moment(path, marker), status=_status(path))
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """The figures of a finished run. Raises RunError when there are none."""
+    read_run(path)
+    try:
+        summary = json.loads((path / _SUMMARY).read_bytes())
+    except FileNotFoundError:
+        raise RunError(f"the run {path} has no {_SUMMARY}: it is not finished") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path / _SUMMARY} cannot be read: {error}") from error
+    if not isinstance(summary, dict):
+        raise RunError(f"{path / _SUMMARY} holds no table of figures")
+    return summary
+
+
+def list_runs(root: Path = Path("runs")) -> tuple[list[RunInfo], list[str]]:
+    """The runs in a folder, oldest first, and a sentence for each that is damaged. Folders that are no runs are left out."""
+    runs: list[RunInfo] = []
+    problems: list[str] = []
+    for path in sorted(root.iterdir()) if root.is_dir() else ():
+        if (path / _MARKER).exists():
+            try:
+                runs.append(read_run(path))
+            except RunError as error:
+                problems.append(str(error))
+    return sorted(runs, key=lambda run: run.created), problems
+
+
+def _numbered(root: Path, name: str) -> Path:
+    """Make the folder with the next free number."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
+    root.mkdir(parents=True, exist_ok=True)
+    taken = [int(match[1]) for entry in os.listdir(root) if (match := re.fullmatch(re.escape(plain) + r"-(\d+)", entry))]
+    number = max(taken, default=0) + 1
+    while True:
+        path = root / f"{plain}-{number:03}"
+        try:
+            path.mkdir()
+            return path
+        except FileExistsError:  # another process was quicker
+            number += 1
+
+
+def _claim(path: Path) -> Path:
+    """Make the folder that was asked for, or take it when it is empty or a run."""
+    if path.exists() and not path.is_dir():
+        raise RunError(f"{path} is a file; a run needs a folder of its own")
+    path.mkdir(parents=True, exist_ok=True)
+    # A kill while a run is made can leave these behind; they are no reason to refuse the folder.
+    others = [name for name in sorted(os.listdir(path)) if name != _LOCK and not re.fullmatch(r"\..+\.tmp", name)]
+    if others and not (path / _MARKER).exists():
+        raise RunError(f"{path} is not empty and not a run (it holds {others[0]!r}); choose another folder")
+    return path
+
+
+def _refuse_begun(path: Path) -> None:
+    """Raise RunError unless nothing has happened yet in the run whose lock we hold."""
+    match _progress(path):
+        case "finished":
+            raise RunError(f"{path} holds a finished run; choose another folder, or remove this one first")
+        case "interrupted":
+            raise RunError(f"{path} holds an interrupted run; resume it, or choose another folder")
+
+
+def _lock(path: Path) -> int:
+    """Lock a run for this process and return the lock's file; raises RunError that names who holds it."""
+    lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    for attempt in range(_LOCK_TRIES):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if attempt + 1 == _LOCK_TRIES:
+                holder = os.pread(lock, 200, 0).decode(errors="replace").strip()
+                os.close(lock)
+                raise RunError(f"the run {path} is in use by {holder or 'another process'}; one process at a time can work in it") from None
+            time.sleep(_LOCK_PAUSE)
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)
+    return lock
+
+
+def _status(path: Path) -> RunStatus:
+    progress = _progress(path)
+    if progress == "finished":
+        return progress
+    try:
+        lock = os.open(path / _LOCK, os.O_RDONLY)
+    except FileNotFoundError:
+        return progress
+    except OSError as error:
+        raise RunError(f"{path / _LOCK} cannot be read: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return progress
+    except BlockingIOError:
+        return "running"
+    finally:
+        os.close(lock)
+
+
+def _progress(path: Path) -> Literal["new", "interrupted", "finished"]:
+    """How far a run came, whether or not a process works on it now."""
+    if (path / _SUMMARY).exists():
+        return "finished"
+    events, checkpoints = path / _EVENTS, path / _CHECKPOINTS
+    begun = (events.exists() and events.stat().st_size > 0) or (checkpoints.is_dir() and any(checkpoints.iterdir()))
+    return "interrupted" if begun else "new"
+
+
+def _marker(path: Path) -> dict[str, str]:
+    """The content of run.json, checked."""
+    try:
+        marker = json.loads((path / _MARKER).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        found = "there is no such folder" if not path.exists() else f"it has no {_MARKER}"
+        raise RunError(f"{path} is not a run: {found}") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path / _MARKER} cannot be read: {error}") from error
+    if not isinstance(marker, dict) or "format" not in marker or marker["format"] != FORMAT:
+        raise RunError(f"{path / _MARKER} was not written by Esper")
+    if "version" not in marker or marker["version"] != FORMAT_VERSION:
+        raise RunError(f"{path} has another format version; this version of Esper reads {FORMAT_VERSION}")
+    texts = {name: marker[name] for name in ("id", "command", "created") if name in marker and isinstance(marker[name], str)}
+    if len(texts) < 3:
+        raise RunError(f"{path / _MARKER} is damaged: id, command and created should be text")
+    return texts
+
+
+def _moment(path: Path, marker: Mapping[str, str]) -> datetime:
+    try:
+        return datetime.fromisoformat(marker["created"]).astimezone()
+    except ValueError:
+        raise RunError(f"{path / _MARKER} is damaged: {marker['created']!r} is not a date and time") from None
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def _to_json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(_finite(value), indent=2, allow_nan=False).encode() + b"\n"
+
+
+def _finite(value: Any) -> Any:
+    """The value with NaN and infinities as text, which is all that JSON has for them."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
