@@ -17,11 +17,14 @@ def check_state(model: Growable, state: Mapping[str, Any], strict: bool) -> None
     """Raise StateError unless `state` fits this model, grown to where the state says it was."""
     if not isinstance(state, Mapping):
         raise StateError(f"a state dict is a mapping of names to tensors, found {type(state).__name__}")
+    for name in state:
+        if not isinstance(name, str):
+            raise StateError(f"names of a state dict are strings, found {name!r}")
     expected: dict[str, Any] = {k: v for k, v in model.state_dict().items() if not _belongs_to_a_seed(k)}
     for key, module in model.slots.items():
         name = f"slots.{key}._extra_state"
         if name not in state:
-            known = {k.split(".")[1].replace("/", ".") for k in state if isinstance(k, str) and k.startswith("slots.")}
+            known = {k.split(".")[1].replace("/", ".") for k in state if k.startswith("slots.")}
             hint = f"it knows the slots {', '.join(sorted(known))}" if known else "it holds no slots; load a bare host through model.host"
             raise StateError(f"the state dict has no record of slot {model.slot_ids[list(model.slots).index(key)]!r}; {hint}")
         life = module.read_extra_state(state[name])  # type: ignore[operator]
