@@ -42,14 +42,38 @@ def harvest(model: Growable, keep_live: bool) -> nn.Module:
 
 
 def plain_host(host: nn.Module) -> nn.Module:
-    """The host itself, or, where it holds classes of esper's as the built-in hosts do, the host traced down to torch's own."""
-    if _Tracer().is_leaf_module(host, ""):
-        return host
-    modes = {path: module.training for path, module in host.named_modules()}
-    plain = fx.GraphModule(host.eval(), _Tracer().trace(host), class_name="Network")
-    for path, module in plain.named_modules():
-        module.training = modes.get(path, modes[""])
+    """The host with every module of esper's own in it, which the built-in hosts are, traced down to torch's."""
+    if _is_of_esper(host):
+        return _traced(host, "Network")
+    replaced = {id(child): plain_host(child) for child in host.children()}
+    for name, child in list(host._modules.items()):
+        if child is not None:
+            setattr(host, name, replaced[id(child)])
+    return host
+
+
+def _traced(module: nn.Module, name: str) -> fx.GraphModule:
+    """The module as a graph of torch's own modules and functions; each keeps its mode."""
+    modes = {path: inner.training for path, inner in module.named_modules()}
+    try:
+        traced = _Tracer().trace(module.eval())
+    except Exception as error:
+        raise HarvestError(
+            f"{type(module).__name__} cannot be traced ({type(error).__name__}: {error}); "
+            "what chooses its way by the data may not hold modules of esper's"
+        ) from error
+    graph = fx.Graph()  # a copy, as a traced graph is pickled with its tracer, which is of esper
+    graph.output(graph.graph_copy(traced, {}))
+    for node in graph.nodes:
+        node.type = None  # an annotation, which is only a string here and keeps the graph from being pickled
+    plain = fx.GraphModule(module, graph, class_name=name)
+    for path, inner in plain.named_modules():
+        inner.training = modes.get(path, modes[""])
     return plain
+
+
+def _is_of_esper(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("esper.")
 
 
 def can_be_harvested(model: nn.Module, example: Example, places: Sequence[Place]) -> bool:
@@ -99,23 +123,18 @@ def plain_seed(slot: Slot) -> fx.GraphModule:
     # From the tensor: in half precision it is not quite the number in the record.
     alpha = 1.0 if slot.life.stage is Stage.FOSSILIZED else float(slot.alpha)
     assert slot.seed is not None
-    graft = Graft(slot.seed, slot.gating, slot.life.style, alpha).eval()
+    graft = Graft(slot.seed, slot.gating, slot.life.style, alpha).train(slot.training)
     try:
-        graph = _Tracer().trace(graft)
-    except Exception as error:
-        raise HarvestError(
-            f"slot {slot.id!r}: the blueprint {slot.life.blueprint!r} cannot be traced ({type(error).__name__}: {error}); "
-            "a module that chooses its way by the data may not hold modules of esper's"
-        ) from error
-    plain = fx.GraphModule(graft, graph, class_name="Seed")
-    return plain.train(slot.training)
+        return _traced(graft, "Seed")
+    except HarvestError as error:
+        raise HarvestError(f"slot {slot.id!r}: the seed of blueprint {slot.life.blueprint!r} cannot be harvested: {error}") from error
 
 
 class _Tracer(fx.Tracer):
     """Looks into modules that hold anything of esper's; everything else stays a module."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return not any(type(inner).__module__.startswith("esper.") for inner in m.modules())
+        return not any(_is_of_esper(inner) for inner in m.modules())
 
 
 def _placeholders(graph: fx.Graph, module: nn.Module, path: str) -> tuple[tuple[fx.Node, ...], dict[str, Any]]:

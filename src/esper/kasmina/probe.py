@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -106,7 +107,8 @@ def sight(model: nn.Module, example: Example) -> tuple[dict[str, Sighting], Any]
         seen = running.pop()
         seen.calls += 1
         finished["modules"] += 1
-        seen.order, seen.output = finished["modules"], output
+        # A list may be appended to by the model later on.
+        seen.order, seen.output = finished["modules"], copy.copy(output) if isinstance(output, list) else output
         layout = _layout(module, output)
         if layout is not None:
             for outer in (*running, seen):
