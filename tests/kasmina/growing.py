@@ -13,7 +13,7 @@ from esper.kasmina import Growable
 from esper.kasmina.blueprints import names
 from esper.kasmina.probe import probe
 from esper.leyline import GateConfig, Stage, Style, Topology
-from tests.kasmina.zoo import ZOO, Specimen, loss_of, run
+from tests.kasmina.zoo import ZOO, Specimen, leaves, loss_of, run
 
 OPEN = GateConfig(strict=False, min_training_epochs=0, min_gradient_health=0.0)
 """Gates that ask for next to nothing, so that a seed can be led through its life in a few lines."""
@@ -128,3 +128,34 @@ def fingerprint(model: nn.Module) -> dict[str, Any]:
 def hook_count(model: nn.Module) -> int:
     """Hooks of every kind on every module of a model."""
     return sum(len(hooks) for module in model.modules() for kind, hooks in vars(module).items() if kind.endswith(("_hooks", "_pre_hooks")))
+
+
+def grow_one(model: nn.Module, slot: str, example: Any, blueprint: str | None = None) -> Growable:
+    """The model with a fossil at one slot."""
+    net = Growable(model, [slot], example, gates=OPEN)
+    net.germinate(slot, blueprint or names(net.report(slot).topology)[-1], tempo=1)
+    net.advance(slot)
+    for stage in (Stage.BLENDING, Stage.FOSSILIZED):
+        net.zero_grad()
+        loss_of(run(net, example)).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        net.measure_gradients()
+        if stage is Stage.BLENDING:
+            net.advance(slot)
+            net.tick()
+        else:
+            net.record(slot, contribution=0.0)
+            net.fossilize(slot)
+    return unlike_birth(net)
+
+
+def outputs(model: nn.Module, example: Any) -> list[Tensor]:
+    with torch.no_grad():
+        return leaves(run(model.eval(), example))
+
+
+def assert_equal(found: list[Tensor], expected: list[Tensor], tolerance: float = 1e-6) -> None:
+    """Equal within `tolerance` of the largest value."""
+    for a, b in zip((leaf.detach() for leaf in found), expected, strict=True):
+        scale = max(1.0, float(b.abs().max()))
+        assert float((a - b).abs().max()) <= tolerance * scale
