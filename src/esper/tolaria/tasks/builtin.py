@@ -1,0 +1,121 @@
+"""The built-in tasks: each a standard member and a family around it, of hosts that gain much by growing and hosts that gain nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from esper.tolaria.data.digits import read_digits
+from esper.tolaria.data.formats import CIFAR10_SHA256, FASHION_SHA256, Images, read_cifar, read_idx_set, read_npz
+from esper.tolaria.data.sources import CIFAR10, FASHION_MNIST, TINYSTORIES
+from esper.tolaria.data.stdlib import read_stdlib
+from esper.tolaria.data.text import Texts, read_tinystories
+from esper.tolaria.tasks.family import Family, Member
+from esper.tolaria.tasks.language import LanguageTask
+from esper.tolaria.tasks.registry import register
+from esper.tolaria.tasks.vision import VisionTask
+
+
+def _digits(place: Path | None) -> Images:
+    """The digits are in the package; no folder is looked into."""
+    return read_digits()
+
+
+def _stdlib(place: Path | None) -> Texts:
+    """The sources are Python's own; no folder is looked into."""
+    return read_stdlib()
+
+
+def _cifar10(place: Path | None) -> Images:
+    found = CIFAR10.locate(place)
+    if found.suffix == ".npz":
+        return read_npz(found)
+    return read_cifar(found if found.name.endswith(".tar.gz") else found.parent, CIFAR10_SHA256)
+
+
+def _fashion(place: Path | None) -> Images:
+    found = FASHION_MNIST.locate(place)
+    return read_npz(found) if found.suffix == ".npz" else read_idx_set(found.parent, FASHION_SHA256)
+
+
+def _tinystories(place: Path | None) -> Texts:
+    return read_tinystories(TINYSTORIES.locate(place))
+
+
+register(
+    VisionTask(
+        name="digits",
+        summary="small handwritten digits, always there: first runs, tests, CI",
+        shape=(1, 8, 8),
+        classes=10,
+        read=_digits,
+        # 360 of the 1,437 that are not for test.
+        val_share=360 / 1437,
+        # The digits fill their frame, and a mirrored one is another sign.
+        shift=1,
+        mirror=False,
+        family=Family(
+            standard=Member(widths=(8, 8, 8), kernel=1, epochs=25, batch=64, learning_rate=0.2),
+            ranges={
+                "widths": ((2, 4, 8), (4, 4, 8), (8, 8, 8), (8, 16, 32)),
+                "kernel": (1, 3),
+                "train_size": (0, 0, 400, 150),
+                "label_noise": (0.0, 0.0, 0.2, 0.5),
+                "epochs": (15, 25, 40),
+                "learning_rate": (0.1, 0.2),
+                "schedule": ("cosine", "linear", "step"),
+                "decay": (0.2, 0.4, 1.0),
+            },
+            outside={
+                "widths": ((1, 2, 4), (16, 32, 64)),
+                "kernel": (5,),
+                "train_size": (80,),
+                "label_noise": (0.8,),
+                "epochs": (10, 60),
+                "learning_rate": (0.05,),
+            },
+        ),
+    )
+)
+
+register(
+    LanguageTask(
+        name="stdlib",
+        summary="the sources of Python's standard library, always there: text without a download",
+        read=_stdlib,
+        family=Family(standard=Member(width=32, heads=2, layers=2, block=64, train_size=2048, epochs=25, batch=32, learning_rate=0.5)),
+    )
+)
+
+_CIFAR_FAMILY = Family(standard=Member(widths=(8, 16, 32), epochs=40, batch=128, learning_rate=0.1))
+
+
+def _register_cifar(name: str, summary: str, family: Family) -> None:
+    register(VisionTask(name=name, summary=summary, shape=(3, 32, 32), classes=10, source=CIFAR10, read=_cifar10, family=family))
+
+
+_register_cifar("cifar10", "photographs in ten classes: the main task", _CIFAR_FAMILY)
+_register_cifar("cifar10-impaired", "rescue of a host that sees no shapes", _CIFAR_FAMILY.with_fixed(widths=(1, 2, 4), kernel=1))
+_register_cifar("cifar10-deep", "a deep host with many slots", _CIFAR_FAMILY.with_fixed(widths=(8, 16, 32, 64, 128)))
+
+register(
+    VisionTask(
+        name="fashion",
+        summary="photographs of clothes: does what was learnt on cifar10 carry over?",
+        shape=(1, 28, 28),
+        classes=10,
+        source=FASHION_MNIST,
+        read=_fashion,
+        family=_CIFAR_FAMILY,
+    )
+)
+
+register(
+    LanguageTask(
+        name="tinystories",
+        summary="short stories for children: the language task",
+        source=TINYSTORIES,
+        read=_tinystories,
+        threads=0,
+        family=Family(standard=Member(width=384, heads=6, layers=6, block=256, train_size=8192, epochs=25, batch=64, learning_rate=0.5)),
+    )
+)

@@ -1,0 +1,141 @@
+"""Members and families: a task is not one host but many, and a seed draws the host, the data and the budget of one of them.
+
+On a single host a tuned schedule is as good as any controller can be. What a controller can learn is to see what *this* host needs, so
+a task's family holds hosts that gain much by growing, and hosts that gain nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Literal
+
+from esper.leyline.config import Range, check_ranges, from_mapping
+from esper.leyline.errors import ConfigError, nearest
+from esper.tolaria.data.streams import stream_seed
+
+Schedule = Literal["constant", "linear", "cosine", "step"]
+SlotLayout = Literal["before", "after", "both"]
+Choices = Mapping[str, tuple[Any, ...]]
+"""For each field of Member that varies, the values it can take; each is as likely as the others, and one named twice is twice as likely."""
+STEP_FACTOR = 0.1
+"""What a `step` schedule multiplies the learning rate by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One host, its data and its budget. Plain values alone, so that it can be written as JSON or TOML and read back."""
+
+    widths: tuple[int, ...] = ()
+    """Vision: channels of each block."""
+    kernel: Annotated[int, Range(1, 15)] = 3
+    """Vision: size of the convolutions, an odd number."""
+    depth: Annotated[int, Range(1, 16)] = 1
+    """Vision: convolutions in each block."""
+    slots: SlotLayout = "before"
+    """Vision: where the slots are: before each pool, after it, or both."""
+    width: Annotated[int, Range(1, 8192)] = 64
+    """Language: features of a token."""
+    heads: Annotated[int, Range(1, 128)] = 4
+    """Language: attention heads; a divisor of the width."""
+    layers: Annotated[int, Range(1, 128)] = 2
+    """Language: transformer blocks, each with a slot behind it."""
+    block: Annotated[int, Range(2, 8192)] = 64
+    """Language: tokens that the host sees at once; the same for a whole family, because the data is cut by it."""
+    train_size: Annotated[int, Range(0)] = 0
+    """Samples of the training split that this host gets, images or blocks of text; 0 is all of them."""
+    label_noise: Annotated[float, Range(0, 1)] = 0.0
+    """Vision: share of the training labels that are replaced by random ones."""
+    epochs: Annotated[int, Range(1)]
+    """The budget."""
+    batch: Annotated[int, Range(2)]
+    """Samples in a step."""
+    learning_rate: Annotated[float, Range(0)]
+    """Of SGD, at the start."""
+    schedule: Schedule = "cosine"
+    """How the learning rate falls over the last part of the budget: not at all, in a line or a cosine to zero, or at once to a tenth."""
+    decay: Annotated[float, Range(0, 1)] = 0.4
+    """The share of the budget, at its end, over which the learning rate falls. 1 decays from the start, which starves late seeds."""
+    weight_decay: Annotated[float, Range(0)] = 5e-4
+    momentum: Annotated[float, Range(0, 1)] = 0.9
+    """Nesterov's."""
+    augment: bool = False
+    """Vision: shift and mirror the training images at random."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if any(width < 1 for width in self.widths):
+            raise ConfigError(f"Member: 'widths' is {list(self.widths)}; expected channels of at least 1")
+        if self.kernel % 2 == 0:
+            raise ConfigError(f"Member: 'kernel' is {self.kernel}; expected an odd size, which keeps the size of the map")
+        if self.width % self.heads:
+            raise ConfigError(f"Member: 'width' is {self.width}; expected a multiple of 'heads', which is {self.heads}")
+
+    def rate_at(self, epoch: float) -> float:
+        """The learning rate at the start of an epoch, counted from 0; fractions are moments within it."""
+        start = self.epochs * (1 - self.decay)
+        if self.schedule == "constant" or epoch < start or self.decay == 0:
+            return self.learning_rate
+        passed = min(1.0, (epoch - start) / (self.epochs - start))
+        factor = {"linear": 1 - passed, "cosine": 0.5 * (1 + math.cos(math.pi * passed)), "step": STEP_FACTOR}[self.schedule]
+        return self.learning_rate * factor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """The hosts, data and budgets of a task: a standard member, and what varies around it.
+
+    `ranges` is what policies are trained on. `outside` has values beyond it, for the question how a policy does on hosts that it has
+    never met.
+    """
+
+    standard: Member
+    ranges: Choices = field(default_factory=dict)
+    outside: Choices = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for choices in (self.ranges, self.outside):
+            for name, values in choices.items():
+                _check_name(name)
+                if not values:
+                    raise ConfigError(f"Family: the range of {name!r} is empty; expected the values it can take")
+                for value in values:
+                    _changed(self.standard, {name: value})
+
+    def draw(self, seed: int) -> Member:
+        """The member of that seed: the same in every process and release. A field's value does not depend on which others vary."""
+        return _changed(self.standard, {name: _pick(values, "member", seed, name) for name, values in self.ranges.items()})
+
+    def draw_outside(self, seed: int) -> Member:
+        """A member like `draw(seed)`, but for one field, chosen by the seed, that lies outside the ranges."""
+        if not self.outside:
+            raise ConfigError("Family: nothing is known to lie outside its ranges; expected values in 'outside'")
+        name = _pick(tuple(sorted(self.outside)), "outside", seed)
+        return _changed(self.draw(seed), {name: _pick(self.outside[name], "outside", seed, name)})
+
+    def with_fixed(self, **values: Any) -> Family:
+        """This family with some fields the same for every member: `family.with_fixed(epochs=40, widths=(8, 16, 32))`."""
+        return Family(
+            standard=_changed(self.standard, values),
+            ranges={name: choices for name, choices in self.ranges.items() if name not in values},
+            outside={name: choices for name, choices in self.outside.items() if name not in values},
+        )
+
+
+def _pick(values: tuple[Any, ...], *key: str | int) -> Any:
+    return values[stream_seed(*key) % len(values)]
+
+
+def _changed(member: Member, values: Mapping[str, Any]) -> Member:
+    """The member with other values, each checked to be of its field's type."""
+    for name in values:
+        _check_name(name)
+    changed = {name.name: getattr(member, name.name) for name in fields(Member)} | dict(values)
+    return from_mapping(Member, changed, "Member")
+
+
+def _check_name(name: str) -> None:
+    known = [entry.name for entry in fields(Member)]
+    if name not in known:
+        raise ConfigError(f"Member has no field {name!r}; {nearest(name, known)}")
