@@ -1,0 +1,40 @@
+"""The direction of a short, noisy series, and how noisy it is. Both rest on medians, so that one odd epoch cannot turn them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from statistics import median
+
+MAD_TO_STD = 1.4826
+"""The median absolute deviation of a normal distribution times this is its standard deviation."""
+
+TREND_VALUES = 3
+"""Fewer values than this have no trend: two always lie on a line."""
+
+
+def theil_sen(values: Sequence[float]) -> float:
+    """Median of the slopes between all pairs of values, per step; 0 for fewer than two values."""
+    if len(values) < 2:
+        return 0.0
+    return median((values[j] - values[i]) / (j - i) for i, j in combinations(range(len(values)), 2))
+
+
+def noise(values: Sequence[float]) -> float:
+    """Standard deviation of the values around their Theil-Sen line, from the median distance to it; 0 for fewer than three."""
+    if len(values) < TREND_VALUES:
+        return 0.0
+    slope = theil_sen(values)
+    residuals = [value - slope * step for step, value in enumerate(values)]
+    centre = median(residuals)
+    return MAD_TO_STD * median(abs(residual - centre) for residual in residuals)
+
+
+def trend(values: Sequence[float], floor: float) -> float:
+    """Slope per step in units of the noise; 0 for fewer than three values.
+
+    `floor` is the least noise that is believed: a change far below it is no trend, however straight the line.
+    """
+    if len(values) < TREND_VALUES:
+        return 0.0
+    return theil_sen(values) / max(floor, noise(values))

@@ -1,0 +1,314 @@
+"""Observations: every field against a value worked by hand, finite and bounded whatever comes, and exact after saving."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper.leyline import (
+    NO_BLUEPRINT,
+    OBSERVATION,
+    Decision,
+    EpochReport,
+    LifecycleConfig,
+    Op,
+    Stage,
+    StateError,
+    Style,
+    UnknownNameError,
+)
+from esper.tamiyo import Observation, Rules, SignalTracker
+from tests.tamiyo.samples import BLUEPRINTS, HEALTHY, SLOTS, report, report_streams, seed, tracker
+from tests.tamiyo.simulator import World, play
+
+LN10 = math.log(10)
+
+
+def observe(*moments: EpochReport, **options: Any) -> Observation:
+    """What is seen after the last of these reports."""
+    watching = tracker(tuple(each.slot for each in moments[0].seeds), **options)
+    return [watching.observe(moment) for moment in moments][-1]
+
+
+def one(stage: Stage, rules: Rules | None = None, lifecycle: LifecycleConfig | None = None, **fields: Any) -> Observation:
+    """What is seen of a single slot in its first epoch."""
+    return observe(report(seed("r0c0", stage, **fields)), rules=rules, lifecycle=lifecycle)
+
+
+# Bounds and shape
+
+
+@given(stream=report_streams(), limit=st.none() | st.integers(1, 3))
+def test_every_value_is_finite_and_within_its_bounds_whatever_the_reports_say(stream: list[EpochReport], limit: int | None) -> None:
+    watching = tracker(tuple(each.slot for each in stream[0].seeds), Rules(max_seeds=limit))
+    for moment in stream:
+        seen = watching.observe(moment)
+        for values, fields in ((seen.host[None], OBSERVATION.host_fields), (seen.slots, OBSERVATION.slot_fields)):
+            assert np.isfinite(values).all()
+            low, high = (np.array([getattr(field, side) for field in fields], dtype=np.float32) for side in ("low", "high"))
+            assert ((values >= low) & (values <= high)).all()
+
+
+def test_shapes_and_types_follow_the_schema_and_flat_holds_host_then_slots() -> None:
+    seen = observe(report(*(seed(slot) for slot in SLOTS)))
+    assert seen.host.dtype == seen.slots.dtype == np.float32
+    assert (seen.host.shape, seen.slots.shape) == ((OBSERVATION.host_size,), (3, OBSERVATION.slot_size))
+    assert seen.blueprints.dtype == np.int64
+    assert seen.blueprints.tolist() == [NO_BLUEPRINT] * 3
+    assert seen.flat().shape == (OBSERVATION.flat_size(3),)
+    assert np.array_equal(seen.flat()[OBSERVATION.host_size :].reshape(3, -1), seen.slots)
+
+
+def test_an_observation_cannot_be_changed_by_those_who_read_it() -> None:
+    seen = observe(report(seed()))
+    for array in (seen.host, seen.slots, seen.blueprints, seen.costs):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+    assert not seen.host.flags.writeable
+
+
+# The host
+
+
+def test_time_size_and_counts_are_scaled_as_the_schema_says() -> None:
+    counts: dict[str, Any] = {"epoch": 7, "budget": 10, "steps": 99, "learning_rate": 0.01, "germinated": 3, "rollbacks": 2}
+    moment = report(seed("r0c0", Stage.FOSSILIZED), seed("r0c1"), **counts)
+    seen = observe(moment, rules=Rules(max_seeds=4))
+    expected = {"progress": 0.7, "epoch": 3.0, "step": 2.0, "budget": math.log2(11), "epochs_left": 2.0, "rollbacks": 2.0}
+    expected |= {"parameters": math.log10(1601), "growth": math.log2(1.6), "learning_rate": -1.0, "seeds_germinated": 0.75}
+    expected |= {"slots_in_use": 0.5, "share_dormant": 0.5, "share_fossilized": 0.5, "share_training": 0.0}
+    assert {name: seen.host_value(name) for name in expected} == pytest.approx(expected, rel=1e-6)
+    assert observe(moment).host_value("seeds_germinated") == 0.0
+
+
+def test_losses_are_in_units_of_ln_k_and_accuracies_in_fractions_or_tens_of_points() -> None:
+    first = report(train_loss=2 * LN10, val_loss=LN10, train_accuracy=40.0, val_accuracy=30.0)
+    second = report(train_loss=LN10, val_loss=0.9 * LN10, train_accuracy=55.0, val_accuracy=50.0, epoch=2)
+    seen = observe(first, second)
+    expected = {"train_loss": 1.0, "val_loss": 0.9, "train_accuracy": 0.55, "val_accuracy": 0.5, "loss_gap": -0.1, "accuracy_gap": 0.5}
+    expected |= {"train_loss_delta": -10.0, "val_loss_delta": -1.0, "train_accuracy_delta": 1.5, "val_accuracy_delta": 2.0}
+    assert {name: seen.host_value(name) for name in expected} == pytest.approx(expected, abs=1e-6)
+
+
+def test_histories_go_back_five_epochs_and_the_first_stands_for_those_before_it() -> None:
+    moments = [report(val_accuracy=10.0 * i, val_loss=i * LN10, epoch=i) for i in range(1, 8)]
+    early, late = observe(*moments[:3]), observe(*moments)
+    assert [early.host_value(f"val_accuracy_{ago}_ago") for ago in range(1, 6)] == pytest.approx([0.2, 0.1, 0.1, 0.1, 0.1])
+    assert [late.host_value(f"val_loss_{ago}_ago") for ago in range(1, 6)] == pytest.approx([6.0, 5.0, 4.0, 3.0, 2.0])
+    assert early.recent_accuracies() == pytest.approx([10.0, 20.0, 30.0])
+    assert late.recent_accuracies() == pytest.approx([20.0, 30.0, 40.0, 50.0, 60.0, 70.0])
+
+
+def test_the_first_epoch_has_no_change_and_no_trend() -> None:
+    seen = observe(report())
+    for name in ("val_loss_delta", "train_accuracy_delta", "val_loss_trend", "val_accuracy_trend", "plateau"):
+        assert seen.host_value(name) == 0.0
+    assert seen.recent_accuracies() == pytest.approx([60.0])
+
+
+def test_the_trend_is_taken_over_the_window_against_its_noise() -> None:
+    # 1, 2, 3, 10 have slope 2 and noise 1.4826, as worked by hand in the test of the trend.
+    seen = observe(*(report(val_accuracy=value, epoch=i) for i, value in enumerate([1.0, 2.0, 3.0, 10.0], start=1)))
+    assert seen.host_value("val_accuracy_trend") == pytest.approx(2.0 / 1.4826, rel=1e-5)
+    # The 90 lies before the window of six; what is left is a straight line, bounded at 10.
+    long = observe(*(report(val_accuracy=value, epoch=i) for i, value in enumerate([90.0, *range(20, 26)], start=1)))
+    assert long.host_value("val_accuracy_trend") == 10.0
+
+
+def test_plateau_counts_the_epochs_since_the_best_and_the_best_is_kept() -> None:
+    accuracies, losses = [50.0, 70.0, 60.0, 70.0], [1.0, 0.5, 0.7, 0.6]
+    moments = [report(val_accuracy=a, val_loss=b * LN10, epoch=i + 1) for i, (a, b) in enumerate(zip(accuracies, losses, strict=True))]
+    seen = observe(*moments)
+    assert seen.host_value("plateau") == pytest.approx(0.2)
+    assert (seen.host_value("best_val_accuracy"), seen.host_value("best_val_loss")) == pytest.approx((0.7, 0.5))
+
+
+def test_a_loss_that_is_not_a_number_is_the_worst_and_never_the_best() -> None:
+    seen = observe(report(val_loss=LN10), report(val_loss=math.nan, val_accuracy=math.nan, epoch=2))
+    assert (seen.host_value("val_loss"), seen.host_value("best_val_loss"), seen.host_value("val_accuracy")) == (10.0, 1.0, 0.0)
+
+
+def test_shares_are_of_enabled_slots_alone() -> None:
+    moment = report(seed("r0c0"), seed("r0c1", Stage.TRAINING), seed("r0c2"))
+    seen = observe(moment, rules=Rules(enabled=("r0c0", "r0c1")))
+    assert (seen.host_value("slots_in_use"), seen.host_value("share_dormant")) == (0.5, 0.5)
+    assert [seen.slot_value(slot, "enabled") for slot in SLOTS] == [1.0, 1.0, 0.0]
+
+
+def test_the_last_decision_and_its_success_are_seen_from_the_next_epoch_on() -> None:
+    watching = tracker(("r0c0",))
+    before = watching.observe(report(seed()))
+    watching.note_decision(Decision(op=Op.PRUNE, slot="r0c0"), succeeded=False)
+    after = watching.observe(report(seed(), epoch=2))
+    names = [f"last_op_{op.name.lower()}" for op in Op]
+    assert sum(before.host_value(name) for name in names) == before.host_value("last_op_succeeded") == 0.0
+    assert [after.host_value(name) for name in names] == [0, 0, 0, 0, 1, 0]
+    assert after.host_value("last_op_succeeded") == -1.0
+
+
+# A slot
+
+
+def test_a_seed_is_scaled_as_the_schema_says() -> None:
+    life: dict[str, Any] = {"previous_stage": Stage.TRAINING, "epochs_in_stage": 2, "age": 6, "style": Style.GATED, "tempo": 5}
+    alpha: dict[str, Any] = {"alpha": 0.4, "alpha_target": 1.0, "ramp_left": 3}
+    life["parameters"] = 3000
+    figures: dict[str, Any] = {"contribution": 2.5, "contribution_age": 1, "gradients": HEALTHY, "gradient_ratio": 0.01, "width": 16}
+    seen = one(Stage.BLENDING, **life, **alpha, **figures)
+    expected = {"stage_blending": 1, "stage_training": 0, "previous_stage_training": 1, "epochs_in_stage": 0.2, "age": 0.6, "tempo": 0.5}
+    expected |= {"alpha": 0.4, "alpha_target": 1.0, "alpha_speed": 0.2, "alpha_direction": 1.0, "ramp_left": 0.3, "pruning": 0}
+    expected |= {"style_gated": 1, "style_linear_add": 0, "parameters": 2.0, "contribution": 0.25, "contribution_measured": 1}
+    expected |= {"contribution_age": 0.1, "trial_measured": 0, "gradient_norm": -1.0, "gradient_health": 0.875, "gradient_vanishing": 0.25}
+    expected |= {"seed_gradient_ratio": -2.0, "gradients_measured": 1, "gate_g3": 1, "gate_g2": 0, "position": 0.5, "width": 2.0}
+    expected |= {"embargo_left": 0, "interaction": 0, "enabled": 1}
+    assert {name: seen.slot_value("r0c0", name) for name in expected} == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_ramp_down_has_a_negative_direction_and_a_gate_that_refuses_is_minus_one() -> None:
+    ramp: dict[str, Any] = {"alpha": 0.5, "alpha_target": 0.0, "ramp_left": 2, "pruning": True}
+    seen = observe(report(seed("r0c0", Stage.BLENDING, **ramp), passed=False))
+    names = ("alpha_direction", "alpha_speed", "pruning", "gate_g3")
+    assert [seen.slot_value("r0c0", name) for name in names] == [-1.0, 0.25, 1.0, -1.0]
+
+
+def test_nothing_is_told_of_a_seed_where_there_is_none() -> None:
+    gone: dict[str, Any] = {"blueprint": "conv_light", "age": 9, "contribution": 3.0, "tempo": 5, "gradient_ratio": 1.0}
+    seen = one(Stage.EMBARGOED, **gone)
+    told = {field.name for field in OBSERVATION.slot_fields if seen.slot_value("r0c0", field.name) != 0.0}
+    assert told == {"enabled", "stage_embargoed", "position", "width", "embargo_left"}
+    assert seen.blueprints.tolist() == [NO_BLUEPRINT]
+
+
+def test_improvement_counts_from_germination_and_from_the_stage_s_start() -> None:
+    accuracies = [50.0, 52.0, 57.0, 58.0]
+    moments = [report(seed(), val_accuracy=accuracies[0]), report(seed(), val_accuracy=accuracies[1], epoch=2)]
+    # Germinated after epoch 1, so two epochs old at epoch 3; blending began after epoch 3.
+    moments += [report(seed("r0c0", Stage.TRAINING, age=2, epochs_in_stage=2), val_accuracy=57.0, epoch=3)]
+    moments += [report(seed("r0c0", Stage.BLENDING, age=3, epochs_in_stage=1), val_accuracy=58.0, epoch=4)]
+    seen = observe(*moments)
+    assert seen.slot_value("r0c0", "improvement") == pytest.approx(0.8)
+    assert seen.slot_value("r0c0", "improvement_in_stage") == pytest.approx(0.1)
+
+
+def test_the_trend_of_the_contribution_is_between_its_last_two_measurements_and_forgets_the_last_seed() -> None:
+    def holding(epoch: int, contribution: float, age: int) -> EpochReport:
+        return report(seed("r0c0", Stage.HOLDING, contribution=contribution, contribution_age=age), epoch=epoch)
+
+    watching = tracker(("r0c0",))
+    seen = [watching.observe(holding(*each)) for each in ((1, 2.0, 0), (2, 2.0, 1), (3, 5.0, 0), (4, 5.0, 1), (5, 1.0, 0))]
+    assert [each.slot_value("r0c0", "contribution_trend") for each in seen] == pytest.approx([0.0, 0.0, 0.15, 0.15, -0.2])
+    watching.observe(report(seed("r0c0", Stage.PRUNED), epoch=6))
+    fresh = watching.observe(holding(7, 3.0, 0))
+    assert fresh.slot_value("r0c0", "contribution_trend") == 0.0
+
+
+def test_a_trial_is_seen_only_while_in_training_and_a_zero_is_told_from_a_missing_one() -> None:
+    trained, missing = one(Stage.TRAINING, trial_contribution=0.0), one(Stage.TRAINING)
+    stale = one(Stage.BLENDING, trial_contribution=-4.0)
+    assert [each.slot_value("r0c0", "trial_measured") for each in (trained, missing, stale)] == [1.0, 0.0, 0.0]
+    assert stale.slot_value("r0c0", "trial_contribution") == 0.0
+    assert one(Stage.TRAINING, trial_contribution=-4.0).slot_value("r0c0", "trial_contribution") == pytest.approx(-0.4)
+
+
+def test_interactions_are_summed_over_the_pairs_of_a_slot() -> None:
+    pairs = {("r0c0", "r0c1"): 3.0, ("r0c1", "r0c2"): -1.0}
+    seen = observe(report(*(seed(slot, Stage.HOLDING) for slot in SLOTS), interactions=pairs))
+    assert [seen.slot_value(slot, "interaction") for slot in SLOTS] == pytest.approx([0.3, 0.2, -0.1])
+
+
+def test_the_embargo_left_is_exactly_the_time_until_the_slot_can_be_used() -> None:
+    world = World(budget=40, rollback=5)
+    host, steps = play(_GerminateOnce(), world)
+    left = [10.0 * step.observation.slot_value("r0c0", "embargo_left") for step in steps]
+    free = [step.observation.report.seeds[0].stage is Stage.DORMANT for step in steps]
+    back = free.index(True, 5)
+    for epoch in range(4, back):
+        assert left[epoch] == pytest.approx(back - epoch)
+    assert host.lifecycle.embargo_epochs == 4
+
+
+class _GerminateOnce:
+    name = "once"
+
+    def start(self, host: int, slots: tuple[str, ...], seed: int) -> dict[str, Any]:
+        return {}
+
+    def decide(self, observation: Observation, state: dict[str, Any]) -> tuple[Decision, dict[str, Any]]:
+        first = observation.report.epoch == 1
+        return Decision(op=Op.GERMINATE, slot="r0c0", blueprint="norm") if first else Decision(op=Op.WAIT), state
+
+
+# Blueprints and costs
+
+
+def test_a_blueprint_is_one_plus_its_place_in_the_sorted_union_and_costs_lie_in_that_order() -> None:
+    moment = report(seed("r0c0", Stage.HOLDING, blueprint="conv_heavy"), seed("r0c1", Stage.TRAINING, blueprint="norm"))
+    seen = observe(moment)
+    assert seen.masks.blueprint_names == ("conv_heavy", "conv_light", "mlp", "norm")
+    assert seen.blueprints.tolist() == [1, 4]
+    assert seen.costs.tolist() == [[1200, 600, 0, 16]] * 2
+
+
+def test_unknown_blueprints_missing_costs_and_foreign_slots_are_named() -> None:
+    with pytest.raises(UnknownNameError, match="at slot 'r0c0' 'conv_lite'; did you mean 'conv_light'"):
+        one(Stage.HOLDING, blueprint="conv_lite")
+    no_costs = SignalTracker(("r0c0",), BLUEPRINTS, {"r0c0": {"norm": 16}}, Rules(), LifecycleConfig())
+    with pytest.raises(StateError, match="no cost is given for blueprint 'conv_heavy' at slot 'r0c0'"):
+        no_costs.observe(report(seed()))
+    with pytest.raises(StateError, match=r"the report is of slots r0c1; this tracker is for r0c0"):
+        tracker(("r0c0",)).observe(report(seed("r0c1")))
+    with pytest.raises(UnknownNameError, match="unknown slot 'r0c7'"):
+        tracker(("r0c0",), Rules(enabled=("r0c7",)))
+
+
+# Saving
+
+
+def same(a: Observation, b: Observation) -> bool:
+    return a.flat().tobytes() == b.flat().tobytes() and a.blueprints.tolist() == b.blueprints.tolist()
+
+
+@given(stream=report_streams(), data=st.data())
+def test_a_tracker_goes_on_exactly_from_a_state_that_went_through_json(stream: list[EpochReport], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(stream)))
+    slots = tuple(each.slot for each in stream[0].seeds)
+    whole, first, second = tracker(slots), tracker(slots), tracker(slots)
+    for moment in stream[:cut]:
+        whole.observe(moment)
+        first.observe(moment)
+        for each in (whole, first):
+            each.note_decision(Decision(op=Op.ADVANCE), succeeded=True)
+    second.load_state(json.loads(json.dumps(first.state(), allow_nan=False)))
+    assert second.state() == first.state()
+    for moment in stream[cut:]:
+        assert same(whole.observe(moment), second.observe(moment))
+
+
+def test_a_saved_state_does_not_change_when_the_tracker_goes_on() -> None:
+    watching = tracker(("r0c0",))
+    watching.observe(report(seed("r0c0", Stage.HOLDING, contribution=1.0)))
+    saved = watching.state()
+    text = json.dumps(saved)
+    watching.observe(report(seed("r0c0", Stage.HOLDING, contribution=2.0), epoch=2))
+    assert json.dumps(saved) == text
+
+
+@pytest.mark.parametrize("damage", [{"slots": ["other"]}, {"history": {}}, {"last_op": "GROW"}, {"contributions": None}, {"history": None}])
+def test_a_damaged_or_foreign_state_is_refused_and_changes_nothing(damage: dict[str, Any]) -> None:
+    watching = tracker(("r0c0",))
+    watching.observe(report(seed()))
+    before = watching.state()
+    with pytest.raises(StateError):
+        watching.load_state({**before, **damage})
+    assert watching.state() == before
+
+
+def test_the_report_travels_with_the_observation() -> None:
+    moment = report(seed())
+    assert observe(moment).report is moment
