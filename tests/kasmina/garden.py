@@ -147,20 +147,21 @@ def same(a: list[Tensor], b: list[Tensor]) -> bool:
 
 
 def everything(net: Growable, *optimizers: optim.Optimizer) -> list[bytes]:
-    """All that a refused command must leave alone, as bytes: the network's state, the optimisers', the random stream."""
-    parts: list[Any] = [*net.state_dict().items(), torch.get_rng_state(), [slot.form for slot in net._slots()], len(net.journal)]
+    """All that a refused command must leave alone, as bytes: the network's state, the optimisers', the random stream. Not the journal,
+    in which a gate's refusal is written."""
+    parts: list[Any] = [*net.state_dict().items(), torch.get_rng_state(), [slot.form for slot in net._slots()]]
     parts += [(id(p), p.grad) for p in net.parameters()]
     for optimizer in optimizers:
         state = optimizer.state_dict()
         parts += [*state["state"].items(), state["param_groups"], [[id(p) for p in group["params"]] for group in optimizer.param_groups]]
-    return [_as_bytes(part) for part in parts]
+    return [as_bytes(part) for part in parts]
 
 
-def _as_bytes(value: Any) -> bytes:
+def as_bytes(value: Any) -> bytes:
     if isinstance(value, Tensor):
         return repr((value.dtype, value.shape)).encode() + value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     if isinstance(value, dict):
-        return _as_bytes(list(value.items()))
+        return as_bytes(list(value.items()))
     if isinstance(value, (list, tuple)):
-        return b"|".join(_as_bytes(item) for item in value)
+        return b"|".join(as_bytes(item) for item in value)
     return repr(value).encode()
