@@ -1,0 +1,208 @@
+"""The reward of one host, decision by decision.
+
+The time of a step: the decision after epoch t is carried out, the body ticks, epoch t + 1 is trained, and its report is what the
+decision is rewarded by. The decision after the last epoch is followed by no training: it is rewarded by the network that is harvested
+once it has been carried out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from esper.leyline.actions import Decision, Op
+from esper.leyline.errors import ConfigError, StateError
+from esper.leyline.events import Event, StageChanged
+from esper.leyline.reports import EpochReport, SeedReport
+from esper.leyline.stages import BLENDED, OCCUPIED, Stage
+from esper.simic.rewards import components as parts
+from esper.simic.rewards.config import COMPONENTS, Control, FinalScore, RewardConfig, RewardStep
+
+Levels = dict[str, float]
+"""How things stand, by component: progress, attribution, pbrs, rent."""
+
+
+class RewardTracker:
+    """Rewards one host. Remembers what no single report holds: where each seed started, how long it has been held, what was pruned."""
+
+    def __init__(self, config: RewardConfig, slots: tuple[str, ...]) -> None:
+        self.config, self.slots = config, slots
+        self._start: float | None = None
+        """Points at the first report: the reference when there is no control."""
+        self._origins: dict[str, float] = {}
+        """The lead at each present seed's germination, in points."""
+        self._held: dict[str, int] = {}
+        """Epochs that each present seed has been in HOLDING, whatever it did in between."""
+        self._pruned: dict[str, tuple[str, int]] = {}
+        """The last seed that was pruned in a slot: its blueprint, and the epoch."""
+        self._holding_paid = 0.0
+
+    def step(
+        self,
+        *,
+        before: EpochReport,
+        decision: Decision,
+        refused: bool,
+        events: Sequence[Event],
+        report: EpochReport,
+        control: Control | None,
+        final: FinalScore | None = None,
+    ) -> RewardStep:
+        """The reward for a decision.
+
+        before: the report that the decision was made on. report: that of the epoch trained after it. refused: whether it was not
+        carried out. events: what happened when it was. For the decision after the last epoch: `final`, and the last report as `report`.
+        """
+        self._check(before, report, control, final)
+        if self._start is None:
+            self._start = self._points(before.val_accuracy, before.val_loss, before.classes)
+        lead = self._lead(before, control)
+        for seed in before.seeds:
+            if seed.stage in OCCUPIED:
+                self._origins.setdefault(seed.slot, lead)
+        old = self._levels(before, lead)
+        cost = self._act_cost(before, decision, refused, lead)
+        if final is None:
+            cost += self._epoch_cost(before, decision, report)
+            self._follow(report, lead)
+            new, terminal = self._levels(report, self._lead(report, control)), 0.0
+        else:
+            new, terminal = self._end(report, events, control, final)
+        values = {name: parts.change(old[name], new[name], self.config.gamma) for name in new}
+        values |= {"costs": -cost, "terminal": terminal}
+        chosen = {name: values[name] for name in COMPONENTS[self.config.mode]}
+        return RewardStep(total=math.fsum(chosen.values()), components=chosen)
+
+    def state(self) -> dict[str, Any]:
+        """Everything remembered, in plain containers that JSON can hold."""
+        return {
+            "slots": list(self.slots),
+            "start": self._start,
+            "origins": dict(self._origins),
+            "held": dict(self._held),
+            "pruned": {slot: list(pair) for slot, pair in self._pruned.items()},
+            "holding_paid": self._holding_paid,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, exactly."""
+        try:
+            if state["slots"] != list(self.slots):
+                raise StateError(f"the saved rewards are of slots {', '.join(state['slots'])}; this host has {', '.join(self.slots)}")
+            start = None if state["start"] is None else float(state["start"])
+            origins = {str(slot): float(lead) for slot, lead in state["origins"].items()}
+            held = {str(slot): int(epochs) for slot, epochs in state["held"].items()}
+            pruned = {str(slot): (str(blueprint), int(epoch)) for slot, (blueprint, epoch) in state["pruned"].items()}
+            paid = float(state["holding_paid"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StateError(f"saved rewards cannot be read ({type(error).__name__}: {error})") from error
+        self._start, self._origins, self._held, self._pruned, self._holding_paid = start, origins, held, pruned, paid
+
+    def _check(self, before: EpochReport, report: EpochReport, control: Control | None, final: FinalScore | None) -> None:
+        for each in (before, report):
+            found = tuple(seed.slot for seed in each.seeds)
+            if found != self.slots:
+                raise StateError(f"the report is of slots {', '.join(found)}; this tracker is for {', '.join(self.slots)}")
+        expected = before.epoch + (final is None)
+        assert report.epoch == expected, f"the report is of epoch {report.epoch}; after a decision on {before.epoch} it is {expected}"
+        if control is not None and min(len(control.accuracy), len(control.loss)) < report.epoch:
+            known = min(len(control.accuracy), len(control.loss))
+            raise ConfigError(f"the control has {known} epochs; the host is at epoch {report.epoch}, and needs one that is as long")
+
+    # How things stand
+
+    def _points(self, accuracy: float, loss: float, classes: int) -> float:
+        if self.config.mode == "loss":
+            return parts.loss_points(loss, classes, self.config.points_per_nat)
+        return parts.accuracy_points(accuracy)
+
+    def _reference(self, report: EpochReport, control: Control | None) -> float:
+        """What the host is measured against, in points: its control at the same epoch, or itself at the start."""
+        if control is None:
+            assert self._start is not None
+            return self._start
+        index = report.epoch - 1
+        return self._points(control.accuracy[index], control.loss[index], report.classes)
+
+    def _lead(self, report: EpochReport, control: Control | None) -> float:
+        return self._points(report.val_accuracy, report.val_loss, report.classes) - self._reference(report, control)
+
+    def _levels(self, report: EpochReport, lead: float) -> Levels:
+        config = self.config
+        return {
+            "progress": parts.progress_level(lead, config),
+            "attribution": parts.attribution_level([self._credit(seed, lead) for seed in report.seeds], lead, config),
+            "pbrs": parts.pbrs_level(report.seeds, config),
+            "rent": parts.rent_level(self._rent(report, report.seeds), config),
+        }
+
+    def _rent(self, report: EpochReport, seeds: Sequence[SeedReport]) -> float:
+        """Rent of the host with these of its seeds as they are blended in now, in points."""
+        host = report.start_parameters
+        return parts.rent_points(parts.effective_parameters(seeds, host), host, self.config)
+
+    def _end(self, report: EpochReport, events: Sequence[Event], control: Control | None, final: FinalScore) -> tuple[Levels, float]:
+        """The levels of the harvested network, and the terminal reward. No report shows what the last act did: the events do."""
+        config, host = self.config, report.start_parameters
+        last = {event.slot for event in events if isinstance(event, StageChanged) and event.after is Stage.FOSSILIZED}
+        fossils = [seed for seed in report.seeds if seed.stage is Stage.FOSSILIZED or seed.slot in last]
+        lead = self._points(final.accuracy, final.loss, report.classes) - self._reference(report, control)
+        rent = parts.rent_points(final.parameters, host, config)
+        levels = {
+            "progress": parts.progress_level(lead, config),
+            "attribution": parts.attribution_level([self._credit(seed, lead) for seed in fossils], lead, config),
+            "pbrs": 0.0,
+            "rent": parts.rent_level(rent, config),
+        }
+        gain = lead - rent + (0.0 if control is None else parts.rent_points(control.parameters, host, config))
+        return levels, parts.terminal_reward(gain, [seed.contribution for seed in fossils], config)
+
+    def _credit(self, seed: SeedReport, lead: float) -> float:
+        if seed.stage not in BLENDED:
+            return 0.0
+        return parts.slot_credit(seed.contribution, lead - self._origins[seed.slot], lead)
+
+    def _follow(self, report: EpochReport, lead: float) -> None:
+        """Remember where new seeds start and for how long seeds are held; forget those that are gone. `lead`: before the epoch."""
+        for seed in report.seeds:
+            if seed.stage in OCCUPIED:
+                self._origins.setdefault(seed.slot, lead)
+            else:
+                self._origins.pop(seed.slot, None)
+                self._held.pop(seed.slot, None)
+
+    # Costs
+
+    def _act_cost(self, before: EpochReport, decision: Decision, refused: bool, lead: float) -> float:
+        cost = parts.act_cost(decision, refused, self.config)
+        if refused:
+            return cost
+        if decision.op is Op.PRUNE:
+            cost += self._prune_cost(before, decision.slot, lead)
+        elif decision.op is Op.GERMINATE and decision.slot in self._pruned:
+            blueprint, epoch = self._pruned[decision.slot]
+            if blueprint == decision.blueprint:
+                cost += parts.again_cost(before.epoch - epoch, self.config)
+        return cost
+
+    def _epoch_cost(self, before: EpochReport, decision: Decision, report: EpochReport) -> float:
+        """Of what the epoch brought, whatever was decided: seeds held for long, and a rollback of a host in which something had grown."""
+        grown = decision.op is Op.GERMINATE or any(seed.stage in OCCUPIED for seed in before.seeds)
+        return self._holding_cost(report) + (self.config.rollback if report.anomaly and grown else 0.0)
+
+    def _prune_cost(self, before: EpochReport, slot: str, lead: float) -> float:
+        seed = before.seeds[self.slots.index(slot)]
+        self._pruned[slot] = (seed.blueprint, before.epoch)
+        rent = self._rent(before, before.seeds) - self._rent(before, [other for other in before.seeds if other.slot != slot])
+        worth = seed.contribution if seed.stage in BLENDED else seed.trial_contribution
+        helpful = parts.helpful_prune_cost(self._credit(seed, lead), rent, self.config)
+        return helpful + parts.young_prune_cost(seed.age, worth, self.config)
+
+    def _holding_cost(self, report: EpochReport) -> float:
+        holding = [seed.slot for seed in report.seeds if seed.stage is Stage.HOLDING]
+        for slot in holding:
+            self._held[slot] = self._held.get(slot, 0) + 1
+        cost = parts.holding_cost([self._held[slot] for slot in holding], self._holding_paid, self.config)
+        self._holding_paid += cost
+        return cost
