@@ -88,18 +88,24 @@ def kill_at_random(folder: Path) -> dict[str, Any]:
 
 
 def kill_at_each_operation(folder: Path) -> dict[str, Any]:
-    """Save step 3 over and over, killed at the first, second, third... file operation, until one save comes to its end."""
+    """Save step 4, and rewind to step 2, killed at the first, second, third... file operation, until it comes to its end."""
+    return {
+        "save": _killed_at_each(folder, lambda store: store.save(4, state_at(4))),
+        "rewind": _killed_at_each(folder, lambda store: store.rewind(2)),
+    }
+
+
+def _killed_at_each(folder: Path, action: Callable[[CheckpointStore], object]) -> list[dict[str, Any]]:
     template = folder / "template"
-    store = CheckpointStore(template, keep=2)
-    store.save(1, state_at(1))
-    store.save(2, state_at(2))
-    shutil.copytree(template / "step-00000001", template / ".trash-left-by-a-kill")
+    for step in (2, 3):
+        CheckpointStore(template).save(step, state_at(step))
+    shutil.copytree(template / "step-00000002", template / ".trash-left-by-a-kill")
     rounds = []
     for count in range(1000):
         place = folder / str(count)
         shutil.copytree(template, place)
 
-        def save_until(count: int = count, place: Path = place) -> None:
+        def act(count: int = count, place: Path = place) -> None:
             left = [count]
 
             def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -108,11 +114,10 @@ def kill_at_each_operation(folder: Path) -> dict[str, Any]:
                         os.kill(os.getpid(), signal.SIGKILL)
                     left[0] -= 1
 
-            content = state_at(3)
             sys.addaudithook(hook)
-            CheckpointStore(place, keep=2).save(3, content)
+            action(CheckpointStore(place, keep=2))
 
-        _, status = os.waitpid(child(save_until), 0)
+        _, status = os.waitpid(child(act), 0)
         store = CheckpointStore(place, keep=2)
         step, whole = is_whole(store)
         store.save(step + 1, state_at(step + 1))
@@ -121,9 +126,10 @@ def kill_at_each_operation(folder: Path) -> dict[str, Any]:
         rounds.append({"step": step, "whole": whole and whole_after and after == step + 1, "clean": clean})
         shutil.rmtree(place)
         if status == 0:
-            return {"rounds": rounds}
-        assert os.WIFSIGNALED(status), "the save failed by itself"
-    raise AssertionError("a save never came to its end")
+            shutil.rmtree(template)
+            return rounds
+        assert os.WIFSIGNALED(status), "it failed by itself"
+    raise AssertionError("it never came to its end")
 
 
 @dataclass(frozen=True)
