@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import FunctionType
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn, optim
@@ -25,8 +25,9 @@ from esper.leyline.events import Event
 from esper.leyline.reports import Gate, GateConfig, GateVerdict, Isolation, LifecycleConfig, SeedReport, Topology
 from esper.leyline.stages import BLENDED, LIVE, OCCUPIED, Stage
 
-Structure = tuple[tuple[Form, Style, int], ...]
-"""What tells one computation of the network from another: for each slot its form, its style, and which of its seeds it holds."""
+Structure = tuple[tuple[Form, Style, int] | None, ...]
+"""What tells one computation of the network from another: for each slot its form, its style, and which of its seeds it holds; None
+where nothing is in the forward pass."""
 
 
 class Growable(nn.Module):
@@ -51,7 +52,7 @@ class Growable(nn.Module):
         slots: Sequence[str] | Mapping[str, str],
         example: Example,
         *,
-        isolation: Isolation = "ste",
+        isolation: Isolation = "boost",
         gates: GateConfig | None = None,
         lifecycle: LifecycleConfig | None = None,
         causal: bool = True,
@@ -60,8 +61,8 @@ class Growable(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if isolation not in ("ste", "shadow", "none"):
-            raise unknown("isolation", str(isolation), ("ste", "shadow", "none"))
+        if isolation not in get_args(Isolation):
+            raise unknown("isolation", str(isolation), get_args(Isolation))
         named = dict(slots) if isinstance(slots, Mapping) else {path: path for path in slots}
         if isinstance(slots, str) or not named or len(named) != len(slots):
             raise SlotError(f"slots is a list of distinct module paths, or a mapping from ids to paths, found {slots!r}")
@@ -109,7 +110,8 @@ class Growable(nn.Module):
         return self._entries[structure]
 
     def _structure(self) -> Structure:
-        return tuple((slot.form, slot.life.style, slot.life.germinations) for slot in self._slots())
+        absent = Form.ABSENT
+        return tuple(None if slot.form is absent else (slot.form, slot.life.style, slot.life.germinations) for slot in self._slots())
 
     @property
     def slot_ids(self) -> tuple[str, ...]:
