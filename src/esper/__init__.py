@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from esper.leyline.reports import GateConfig as GateConfig
     from esper.leyline.reports import LifecycleConfig as LifecycleConfig
     from esper.leyline.stages import Stage as Stage
+    from esper.simic.gardener import Evaluation as Evaluation
+    from esper.simic.gardener import Gardener as Gardener
 
 __version__ = "0.1.0"
 
@@ -33,6 +35,8 @@ _HOMES = {
     "GateConfig": "esper.leyline.reports",
     "LifecycleConfig": "esper.leyline.reports",
     "Stage": "esper.leyline.stages",
+    "Evaluation": "esper.simic.gardener",
+    "Gardener": "esper.simic.gardener",
 }
 """Where each public name lives; loaded on first use."""
 

@@ -103,7 +103,7 @@ class LiveDisplay:
         self.clock = Clock()
         self.session: Session | None = None
         self.done = 0
-        self.live = Live(refresh_per_second=8, get_renderable=self.render)  # type: ignore[arg-type]
+        self.live = Live(refresh_per_second=8, get_renderable=self.render)
 
     def start(self, session: Session) -> None:
         self.session = session

@@ -36,21 +36,22 @@ class Parser(argparse.ArgumentParser):
         return found
 
 
-def add_flags(parser: argparse.ArgumentParser, config: type, prefix: str = "", hidden: frozenset[str] = frozenset()) -> None:
-    """One flag for each field of the config, nested ones with a dotted name; `hidden` fields get none."""
+def add_flags(parser: argparse.ArgumentParser, config: type, *, everything: bool, prefix: str = "") -> None:
+    """One flag for each field of the config, nested ones with a dotted name, which help shows only when `everything` is asked for."""
     kinds = get_type_hints(config, include_extras=True)
     docs = field_docs(config)
-    group = parser.add_argument_group(prefix.rstrip(".") or "settings", None if not prefix else _summary(config))
-    for each in fields(config):
+    shown = everything or not prefix
+    group = parser.add_argument_group(prefix.rstrip(".") or "settings", _summary(config) if prefix else None) if shown else parser
+    nested = []
+    # What a config adds to the one it builds on is closer to the command, so it comes first.
+    for each in sorted(fields(config), key=lambda each: each.name not in config.__annotations__):
         key = prefix + each.name
         kind = _bare(kinds[each.name])
-        if key in hidden:
-            continue
         if is_dataclass(kind):
-            add_flags(parser, kind, key + ".", hidden)  # type: ignore[arg-type]
+            nested.append((kind, key + "."))
             continue
         flag = "--" + key.replace("_", "-")
-        text = " ".join(filter(None, [docs.get(each.name, ""), _default(each)])).replace("%", "%%")
+        text = " ".join(filter(None, [docs.get(each.name, ""), _default(each)])).replace("%", "%%") if shown else argparse.SUPPRESS
         options: dict[str, Any] = {"dest": key, "default": argparse.SUPPRESS, "help": text}
         if kind is bool:
             options["action"] = argparse.BooleanOptionalAction
@@ -59,6 +60,8 @@ def add_flags(parser: argparse.ArgumentParser, config: type, prefix: str = "", h
         else:
             options["metavar"] = _metavar(kind)
         group.add_argument(flag, **options)
+    for kind, inner in nested:
+        add_flags(parser, kind, everything=everything, prefix=inner)  # type: ignore[arg-type]
 
 
 def changes(config: type, namespace: argparse.Namespace, prefix: str = "") -> dict[str, Any]:
@@ -74,10 +77,13 @@ def changes(config: type, namespace: argparse.Namespace, prefix: str = "") -> di
 
 
 def field_docs(config: type) -> dict[str, str]:
-    """The docstring under each field of a dataclass, as one line."""
+    """The docstring under each field of a dataclass and of those it builds on, as one line."""
+    docs: dict[str, str] = {}
+    for base in config.__bases__:
+        if is_dataclass(base):
+            docs.update(field_docs(base))
     tree = ast.parse(textwrap.dedent(inspect.getsource(config))).body[0]
     assert isinstance(tree, ast.ClassDef)
-    docs = {}
     for before, after in zip(tree.body, tree.body[1:], strict=False):
         match before, after:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):

@@ -40,6 +40,10 @@ class Command:
 
 
 COMMANDS: dict[str, Command] = {
+    "train": Command("grow hosts while they train", "esper.cli.train:main"),
+    "export": Command("the grown network of a run as a plain module, torch.export or ONNX", "esper.cli.export:main"),
+    "runs": Command("the runs in a folder, and how they stand", "esper.cli.runs:main"),
+    "tasks": Command("what there is to train on, and whether its data is here", "esper.cli.tasks:main"),
     "blueprints": Command("the kinds of seed that can be germinated in a slot", "esper.cli.blueprints:main"),
 }
 

@@ -33,7 +33,7 @@ examples:
 
 def main(argv: list[str]) -> int:
     """Run the command with its own arguments."""
-    parser = _parser()
+    parser = _parser(everything="--help-all" in argv)
     arguments = parser.parse_args(argv)
     if arguments.resume is not None:
         given = [item for item in argv if item.startswith("--") and item.split("=")[0] not in ("--resume", "--quiet", "--no-telemetry")]
@@ -54,16 +54,18 @@ def main(argv: list[str]) -> int:
     return _report(lambda display: start(config, arguments.run, command, display, arguments.telemetry), arguments.quiet)
 
 
-def _parser() -> Parser:
+def _parser(everything: bool) -> Parser:
+    usage = "esper train METHOD [OPTIONS]\n       esper train --resume RUN"
     kind = argparse.RawDescriptionHelpFormatter
-    parser = Parser(prog="esper train", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=kind, allow_abbrev=False)
+    parser = Parser(prog="esper train", usage=usage, description=DESCRIPTION, epilog=EXAMPLES, formatter_class=kind, allow_abbrev=False)
+    parser.add_argument("--help-all", action="help", help="also show the settings of training, gates, governor and controllers")
     parser.add_argument("method", nargs="?", metavar="METHOD", help="who decides what grows: " + ", ".join(METHODS))
     parser.add_argument("--run", type=Path, metavar="DIR", help="the run folder (default: runs/TASK-CONTROLLER-NNN)")
     parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with an interrupted run")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a config.toml to start from; flags override it")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
     parser.add_argument("--telemetry", action=argparse.BooleanOptionalAction, default=True, help="record events in events.jsonl")
-    add_flags(parser, RunConfig)
+    add_flags(parser, RunConfig, everything=everything)
     return parser
 
 

@@ -16,6 +16,9 @@ from esper.leyline.reports import Topology
 ADDITIVE = frozenset({Style.LINEAR_ADD, Style.SIGMOID_ADD})
 """Styles in which a seed at full influence simply takes the place of the host's features."""
 
+BOOST_STEP = 1.0
+"""How far a boosted seed aims to move the features, as a share of their size."""
+
 GATE_BIAS = 2.0
 """A new gate is nearly open: sigmoid(2) = 0.88."""
 
@@ -39,6 +42,36 @@ class StraightThrough(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
         (grad,) = grads
         return grad, grad.to(ctx.seed_dtype)
+
+
+class Boost(torch.autograd.Function):
+    """Straight through, with a pull that gives the seed's objective a minimum.
+
+    The seed gets g + l (s - h), g being the gradient at the host's output and l = rms(g) / (BOOST_STEP rms(h)). It descends
+    <g, s - h> + l/2 |s - h|^2, whose minimum s = h - g / l is a step down the host's own gradient, as long as BOOST_STEP of the features.
+    So the seed learns to take that step for every input, which is gradient boosting, and cannot run away.
+    """
+
+    @staticmethod
+    def forward(h: Tensor, s: Tensor) -> Tensor:
+        return h.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        (grad,) = grads
+        h, s = ctx.saved_tensors
+        pull = grad.float().square().mean().sqrt() / (BOOST_STEP * h.float().square().mean().sqrt()).clamp(min=1e-12)
+        return grad, (grad + pull * (s - h)).to(s.dtype)
+
+
+def boost(h: Tensor, s: Tensor) -> Tensor:
+    """h, with the output's gradient handed to h, and to s with a pull towards h. Shapes: all equal."""
+    result: Tensor = Boost.apply(h, s)
+    return result
 
 
 def straight_through(h: Tensor, s: Tensor) -> Tensor:

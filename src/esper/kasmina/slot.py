@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from esper.kasmina.blending import ADDITIVE, Gating, graft, straight_through
+from esper.kasmina.blending import ADDITIVE, Gating, boost, graft, straight_through
 from esper.kasmina.blueprints import Seed, SlotShape, build
 from esper.kasmina.gradients import GradientMeter, gradient_ratio
 from esper.kasmina.life import Life
@@ -101,7 +101,7 @@ class Slot(nn.Module):
         assert self.seed is not None, f"slot {self.id} has form {self.form} and no seed"
         if self.form is Form.ISOLATED:
             s = self.seed(h if self.isolation == "none" else h.detach())
-            return straight_through(h, s)
+            return boost(h, s) if self.isolation == "boost" else straight_through(h, s)
         alpha: Tensor | float = self.alpha
         if self.form is Form.FOSSIL:
             alpha = 1.0

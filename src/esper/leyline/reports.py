@@ -150,9 +150,10 @@ class GateConfig:
         return cls(strict=False)
 
 
-Isolation = Literal["ste", "shadow", "none"]
-"""How a seed in TRAINING learns without touching the host: `ste` straight through the host's own step, `shadow` in a pass of its own
-whose loss feels the seed, `none` straight through and with its gradient flowing on into the host."""
+Isolation = Literal["boost", "ste", "shadow", "none"]
+"""How a seed in TRAINING learns without touching the host: `boost` from the gradient at the host's output, with a pull that keeps it near;
+`ste` from that gradient alone; `shadow` in a pass of its own whose loss feels the seed; `none` as `ste`, with the seed's gradient
+flowing on into the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,33 +1,30 @@
-"""The settings of a run. Free of torch, so that a command can show its help at once."""
+"""The settings of hosts and runs. Free of torch, so that a command can show its help at once."""
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from esper.leyline.config import Range, check_ranges
 from esper.tamiyo import FixedConfig, HeuristicConfig, RandomConfig
 from esper.tolaria.config import TrainingConfig
 
+if TYPE_CHECKING:
+    from esper.tolaria.tasks import Family, Member
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfig:
-    """Everything that decides a run. Written to config.toml, from which the same run starts again."""
+class GrowthConfig:
+    """Which hosts are grown, and under which rules; whoever decides."""
 
-    task: str = "digits"
-    """What to train on; `esper tasks` lists them."""
-    controller: str = "heuristic"
-    """Who decides: wait, random, fixed or heuristic."""
-    hosts: Annotated[int, Range(1)] = 4
-    """Hosts grown side by side; host i has seed `seed + i`."""
-    seed: Annotated[int, Range(0)] = 0
-    epochs: Annotated[int, Range(1)] | None = None
-    """Epochs of each host; by default the task's own budget."""
     member: Literal["standard", "family"] = "standard"
     """Standard: every host as the task's table describes. Family: each host's seed draws width, data, noise and budget."""
-    fixed_member: dict[str, str] = field(default_factory=dict)
-    """Fields of the member to fix, e.g. kernel = "3"."""
+    fix: dict[str, str] = field(default_factory=dict)
+    """Fields of the member that are the same for every host, e.g. kernel=3 widths=[4,8]; `esper tasks` lists them."""
+    epochs: Annotated[int, Range(1)] | None = None
+    """Epochs of each host; by default the task's own budget."""
     slots: tuple[str, ...] = ()
     """Ids of the slots that may be used; all when empty."""
     max_seeds: Annotated[int, Range(1)] | None = None
@@ -37,14 +34,48 @@ class RunConfig:
     data: Path | None = None
     """Folder with the task's data; by default the cache."""
     device: str = "cpu"
-    threads: Annotated[int, Range(1)] = 1
-    """CPU threads for torch; one is fastest for small hosts."""
+    """cpu, cuda or cuda:N."""
+    threads: Annotated[int, Range(1)] | None = None
+    """CPU threads for torch; by default what suits the task, one for small hosts."""
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def member_for(self, family: Family, seed: int) -> Member:
+        """The member of a task's family that a host seed stands for."""
+        fixed: dict[str, Any] = {name: _parsed(text) for name, text in self.fix.items()}
+        if self.epochs is not None:
+            fixed["epochs"] = self.epochs
+        family = family.with_fixed(**fixed)
+        return family.standard if self.member == "standard" else family.draw(seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig(GrowthConfig):
+    """Everything that decides a run under a controller. Written to config.toml, from which the same run starts again."""
+
+    task: str = "digits"
+    """What to train on; `esper tasks` lists them."""
+    controller: str = "heuristic"
+    """Who decides: wait, random, fixed or heuristic."""
+    hosts: Annotated[int, Range(1)] = 4
+    """Hosts grown side by side; host i has seed `seed + i`."""
+    seed: Annotated[int, Range(0)] = 0
+    """The first host's seed: its initial weights, data order, augmentation and seeds."""
     checkpoint_every: Annotated[int, Range(1)] = 5
     """Epochs between checkpoints."""
-    training: TrainingConfig = field(default_factory=TrainingConfig)
     heuristic: HeuristicConfig = field(default_factory=HeuristicConfig)
     fixed: FixedConfig = field(default_factory=FixedConfig)
     random: RandomConfig = field(default_factory=RandomConfig)
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+
+def _parsed(text: str) -> Any:
+    """A member's value as it is typed on a command line: a number, true, a list like [4, 8], or else text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

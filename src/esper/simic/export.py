@@ -14,10 +14,9 @@ from esper.kasmina.probe import evaluating
 from esper.leyline.config import load
 from esper.leyline.errors import ConfigError, HarvestError, RunError, unknown
 from esper.simic.config import RunConfig
-from esper.simic.session import member_for
 from esper.tolaria.checkpoint import CheckpointStore
 from esper.tolaria.runs import read_run
-from esper.tolaria.tasks import get_task
+from esper.tolaria.tasks import get as get_task
 
 TOLERANCE = 1e-5
 """Largest difference, relative to the largest output, between the network and what was written of it."""
@@ -40,7 +39,7 @@ def harvest_of_run(path: Path, host: int | None = None) -> tuple[nn.Module, Tens
     if not 0 <= host < len(plots):
         raise ConfigError(f"the run {path} has the hosts 0 to {len(plots) - 1}, found {host}")
     task = get_task(config.task)
-    net, slots, example = task.build_host(member_for(config, task, config.seed + host), state["classes"], config.seed + host)
+    net, slots, example = task.build_host(config.member_for(task.family, config.seed + host), state["classes"], config.seed + host)
     model = Growable(net, slots, example)
     model.load_state_dict(plots[host]["host"]["model"])
     return model.harvest().eval(), example, host
@@ -76,7 +75,7 @@ def _write_module(network: nn.Module, example: Tensor, target: Path) -> None:
 def _run_module(target: Path, example: Tensor) -> Tensor:
     # The file was written by this very call; a module of torch's own classes can only be saved as a pickle.
     network: Any = torch.load(target, weights_only=False)
-    return network(example)  # type: ignore[no-any-return]
+    return network(example)
 
 
 def _exported(network: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
@@ -90,7 +89,7 @@ def _write_pt2(network: nn.Module, example: Tensor, target: Path) -> None:
 
 
 def _run_pt2(target: Path, example: Tensor) -> Tensor:
-    return torch.export.load(target).module()(example)  # type: ignore[no-any-return]
+    return torch.export.load(target).module()(example)
 
 
 def _write_onnx(network: nn.Module, example: Tensor, target: Path) -> None:

@@ -180,13 +180,7 @@ class Gardener:
         model = self.model
         with evaluating(model), model.without(*(set(blended) - on)), model.trial(*(on - set(blended))):
             result = self.evaluate(model)
-        if isinstance(result, Evaluation):
-            return result
-        if isinstance(result, Tensor) and result.numel() == 1:
-            result = result.item()
-        if isinstance(result, bool) or not isinstance(result, (int, float)):
-            raise ConfigError(f"evaluate returns accuracy in points or an esper.Evaluation, found {type(result).__name__}")
-        return Evaluation(accuracy=float(result))
+        return _evaluation(result)
 
     def _check_scale(self) -> None:
         if len(self.history) == 3 and all(0.0 <= entry.accuracy <= 1.0 for entry in self.history):
@@ -221,3 +215,12 @@ class Gardener:
         self.episode.load_state(state["episode"])
 
 
+def _evaluation(result: object) -> Evaluation:
+    """What an evaluate function returned, in one form."""
+    if isinstance(result, Evaluation):
+        return result
+    if isinstance(result, Tensor) and result.numel() == 1:
+        return Evaluation(accuracy=float(result))
+    if isinstance(result, bool) or not isinstance(result, (int, float)):
+        raise ConfigError(f"evaluate returns accuracy in points or an esper.Evaluation, found {type(result).__name__}")
+    return Evaluation(accuracy=float(result))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from esper.tolaria.data import FinalEvaluation
 from esper.tolaria.engine import Engine, SerialEngine
 from esper.tolaria.flops import FlopLedger
 from esper.tolaria.host import Host
-from esper.tolaria.tasks import Member, Task, get_task
+from esper.tolaria.tasks import get as get_task
 from esper.tolaria.validation import evaluate_split
 
 
@@ -45,8 +45,10 @@ class Session:
     def __init__(self, config: RunConfig, hub: Hub, command: str = "", engine: Engine | None = None) -> None:
         self.config, self.hub, self.command = config, hub, command
         self.engine = engine or SerialEngine()
-        torch.set_num_threads(config.threads)
         self.task = get_task(config.task)
+        threads = config.threads or self.task.threads
+        if threads:
+            torch.set_num_threads(threads)
         self.data = self.task.load(config.data, _device(config.device))
         self.ledger = FlopLedger()
         self.round = 0
@@ -57,7 +59,7 @@ class Session:
     def _plot(self, index: int, control: bool) -> Plot:
         config = self.config
         seed = config.seed + index
-        host = Host(self.task, self.data, member_for(config, self.task, seed), seed, config.training, self.ledger)
+        host = Host(self.task, self.data, config.member_for(self.task.family, seed), seed, config.training, self.ledger)
         for slot in config.slots:
             if slot not in host.model.slot_ids:
                 raise unknown("slot", slot, host.model.slot_ids)
@@ -202,13 +204,6 @@ class Session:
             plot.host.load_state(saved["host"])
             plot.episode.load_state(saved["episode"])
             plot.result = saved["result"]
-
-
-def member_for(config: RunConfig, task: Task, seed: int) -> Member:
-    """The member of the task's family that a host seed stands for in a run."""
-    member = task.family.standard if config.member == "standard" else task.family.draw(seed)
-    member = task.family.fix(member, config.fixed_member)
-    return member if config.epochs is None else replace(member, epochs=config.epochs)
 
 
 def versions() -> dict[str, str]:

@@ -17,8 +17,8 @@ Precision = Literal["fp32", "bf16"]
 class TrainingConfig:
     """How hosts are trained; the same for all hosts of a run."""
 
-    isolation: Isolation = "ste"
-    """How seeds in TRAINING are kept from touching the host: ste, shadow, or none."""
+    isolation: Isolation = "boost"
+    """How seeds in TRAINING are kept from touching the host: boost, ste, shadow or none."""
     clip: Annotated[float, Range(0)] = 1.0
     """Largest gradient norm, for the host and for each seed apart."""
     precision: Precision = "fp32"

@@ -19,7 +19,6 @@ from esper.tolaria.config import TrainingConfig
 from esper.tolaria.data import Data, Split, epoch_order, stream_seed
 from esper.tolaria.flops import FlopLedger
 from esper.tolaria.governor import Governor
-from esper.tolaria.schedule import learning_rate
 from esper.tolaria.snapshot import Snapshot
 from esper.tolaria.tasks import Member, Task
 from esper.tolaria.validation import Measurement, count, measure
@@ -72,7 +71,7 @@ class Host:
     def train_epoch(self) -> EpochReport:
         """Train on the whole training split once, validate, measure every seed, and let the governor judge."""
         started = time.perf_counter()
-        rate = learning_rate(self.member, self.epoch)
+        rate = self.member.rate_at(self.epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         flops = self._count_training()

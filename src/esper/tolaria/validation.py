@@ -108,10 +108,10 @@ def evaluate(
 
 def _logits(model: Growable, run: Callable[..., Any], x: Tensor, wanted: list[Configuration]) -> Tensor:
     """Logits of every configuration, one after another along the batch."""
-    if len(wanted) == 1:
-        return run(x)  # type: ignore[no-any-return]
+    if len(wanted) == 1 and wanted[0] == {slot.id for slot in model._slots() if slot.life.stage in BLENDED}:
+        return run(x)  # the network as it is
     with model.stacked(wanted, batch=len(x)):
-        return run(x.repeat(len(wanted), *[1] * (x.dim() - 1)))  # type: ignore[no-any-return]
+        return run(x.repeat(len(wanted), *[1] * (x.dim() - 1)))
 
 
 def count(

@@ -6,6 +6,7 @@ A key is hashed with SHA-256, so neighbouring seeds and epochs give unrelated st
 from __future__ import annotations
 
 import hashlib
+import json
 
 import torch
 from torch import Tensor
@@ -18,7 +19,9 @@ _MIX2 = 0x94D049BB133111EB - (1 << 64)
 
 def stream_seed(*key: str | int) -> int:
     """A number from 0 to 2**63 - 1 that depends on the key alone, the same in every process and release."""
-    digest = hashlib.sha256(repr(key).encode()).digest()
+    # int() because a number of numpy or torch is the same key as Python's.
+    plain = [part if isinstance(part, str) else int(part) for part in key]
+    digest = hashlib.sha256(json.dumps(plain).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 

@@ -41,10 +41,10 @@ STORIES_LIMIT = 16 << 20
 """Only so many bytes of a file of stories are read; the published one has 1.9 GB."""
 VAL_STORIES = 20
 """One story in so many is for val."""
-MAX_EVALUATION_BLOCKS = 1024
-"""Val and test have no more blocks than this, because hosts are evaluated on them after every epoch."""
+MAX_EVALUATION_TOKENS = 1 << 15
+"""Val and test have no more tokens than this, because hosts are evaluated on val, several times, after every epoch."""
 MAX_TRAIN_TOKENS = 16 << 20
-"""And train no more tokens than this, at eight bytes each."""
+"""And train no more than this, at eight bytes each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,20 +118,20 @@ def read_tinystories(train_file: Path) -> Texts:
 
 def text_data(texts: Texts, *, block: int, device: torch.device) -> Data:
     """Documents as data for a language model with blocks of `block` tokens."""
-    held_back = _stream(texts.test, block, MAX_EVALUATION_BLOCKS, f"{texts.origin} (test)")
+    held_back = _stream(texts.test, block, MAX_EVALUATION_TOKENS, f"{texts.origin} (test)")
     return Data(
         classes=VOCABULARY,
-        train=_blocks(_stream(texts.train, block, MAX_TRAIN_TOKENS // block, f"{texts.origin} (train)"), block, device),
-        val=_blocks(_stream(texts.val, block, MAX_EVALUATION_BLOCKS, f"{texts.origin} (val)"), block, device),
+        train=_blocks(_stream(texts.train, block, MAX_TRAIN_TOKENS, f"{texts.origin} (train)"), block, device),
+        val=_blocks(_stream(texts.val, block, MAX_EVALUATION_TOKENS, f"{texts.origin} (val)"), block, device),
         test=lambda: _blocks(held_back, block, device),
         fingerprint=texts.fingerprint(),
         origin=texts.origin,
     )
 
 
-def _stream(documents: Sequence[str], block: int, max_blocks: int, where: str) -> Tensor:
+def _stream(documents: Sequence[str], block: int, limit: int, where: str) -> Tensor:
     """The documents' tokens, each with its end behind it, one after the other: uint8, a whole number of blocks and one token more."""
-    parts, length, wanted = [], 0, max_blocks * block + 1
+    parts, length, wanted = [], 0, limit // block * block + 1
     for document in documents:
         if length >= wanted:
             break

@@ -15,30 +15,30 @@ from esper.tolaria.tasks.registry import register
 from esper.tolaria.tasks.vision import VisionTask
 
 
-def _digits(place: Path | None) -> Images:
+def _digits(source: Path | None) -> Images:
     """The digits are in the package; no folder is looked into."""
     return read_digits()
 
 
-def _stdlib(place: Path | None) -> Texts:
+def _stdlib(source: Path | None) -> Texts:
     """The sources are Python's own; no folder is looked into."""
     return read_stdlib()
 
 
-def _cifar10(place: Path | None) -> Images:
-    found = CIFAR10.locate(place)
+def _cifar10(source: Path | None) -> Images:
+    found = CIFAR10.locate(source)
     if found.suffix == ".npz":
         return read_npz(found)
     return read_cifar(found if found.name.endswith(".tar.gz") else found.parent, CIFAR10_SHA256)
 
 
-def _fashion(place: Path | None) -> Images:
-    found = FASHION_MNIST.locate(place)
+def _fashion(source: Path | None) -> Images:
+    found = FASHION_MNIST.locate(source)
     return read_npz(found) if found.suffix == ".npz" else read_idx_set(found.parent, FASHION_SHA256)
 
 
-def _tinystories(place: Path | None) -> Texts:
-    return read_tinystories(TINYSTORIES.locate(place))
+def _tinystories(source: Path | None) -> Texts:
+    return read_tinystories(TINYSTORIES.locate(source))
 
 
 register(
@@ -90,7 +90,7 @@ _CIFAR_FAMILY = Family(standard=Member(widths=(8, 16, 32), epochs=40, batch=128,
 
 
 def _register_cifar(name: str, summary: str, family: Family) -> None:
-    register(VisionTask(name=name, summary=summary, shape=(3, 32, 32), classes=10, source=CIFAR10, read=_cifar10, family=family))
+    register(VisionTask(name=name, summary=summary, shape=(3, 32, 32), classes=10, published=CIFAR10, read=_cifar10, family=family))
 
 
 _register_cifar("cifar10", "photographs in ten classes: the main task", _CIFAR_FAMILY)
@@ -103,7 +103,7 @@ register(
         summary="photographs of clothes: does what was learnt on cifar10 carry over?",
         shape=(1, 28, 28),
         classes=10,
-        source=FASHION_MNIST,
+        published=FASHION_MNIST,
         read=_fashion,
         family=_CIFAR_FAMILY,
     )
@@ -113,7 +113,7 @@ register(
     LanguageTask(
         name="tinystories",
         summary="short stories for children: the language task",
-        source=TINYSTORIES,
+        published=TINYSTORIES,
         read=_tinystories,
         threads=0,
         family=Family(standard=Member(width=384, heads=6, layers=6, block=256, train_size=8192, epochs=25, batch=64, learning_rate=0.5)),

@@ -32,9 +32,9 @@ class LanguageTask(Task):
         if "block" in self.family.ranges or "block" in self.family.outside:
             raise ConfigError(f"task {self.name!r}: 'block' varies in its family; expected one length, because the data is cut by it")
 
-    def load(self, place: Path | None, device: torch.device) -> Data:
+    def load(self, source: Path | None, device: torch.device) -> Data:
         """The texts on the device, as blocks of the family's `block` tokens."""
-        return text_data(self.read(place), block=self.family.standard.block, device=device)
+        return text_data(self.read(source), block=self.family.standard.block, device=device)
 
     def make_host(self, member: Member, classes: int) -> tuple[nn.Module, dict[str, str]]:
         """A GPTHost with a slot behind each transformer block."""

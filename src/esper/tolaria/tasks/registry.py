@@ -39,14 +39,14 @@ class Task(ABC):
     classes: int
     """Classes of an image, or tokens of the vocabulary."""
     family: Family
-    source: Source | None = None
+    published: Source | None = None
     """The published data set that it needs; None if its data is always there, or is the user's own."""
     threads: int = 1
     """Threads that suit torch on a CPU for hosts of this size; 0 is all of them."""
 
     @abstractmethod
-    def load(self, place: Path | None, device: torch.device) -> Data:
-        """The task's data on the device, from the folder or file `place`, or from where such data is kept. Nothing is cached."""
+    def load(self, source: Path | None, device: torch.device) -> Data:
+        """The task's data on the device, from the folder or file `source`, or from where such data is kept. Nothing is cached."""
 
     @abstractmethod
     def make_host(self, member: Member, classes: int) -> tuple[nn.Module, dict[str, str]]:
@@ -79,9 +79,9 @@ class Task(ABC):
         """How many of the targets, `y.numel()` in all, are predicted: a single int64."""
         return (logits.argmax(-1) == y).sum()
 
-    def is_there(self, place: Path | None = None) -> bool:
+    def is_there(self, source: Path | None = None) -> bool:
         """Whether the data is there, without reading it."""
-        return self.source is None or self.source.find(place) is not None
+        return self.published is None or self.published.find(source) is not None
 
 
 @dataclass(frozen=True, slots=True)

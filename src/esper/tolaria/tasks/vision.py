@@ -40,9 +40,9 @@ class VisionTask(Task):
         if not self.family.standard.widths:
             raise ConfigError(f"task {self.name!r}: the standard member has no 'widths'; expected the channels of at least one block")
 
-    def load(self, place: Path | None, device: torch.device) -> Data:
+    def load(self, source: Path | None, device: torch.device) -> Data:
         """The data on the device: val cut from train with the classes in proportion, pixels normalised by train's mean and deviation."""
-        images = self.read(place)
+        images = self.read(source)
         images.check(self.shape, self.classes)
         labels = torch.from_numpy(images.y_train.astype(np.int64))
         val, train = stratified(labels, round(len(labels) * self.val_share), "val")

@@ -1,0 +1,68 @@
+"""Controls: what each host does without growth. Computed once for each task, member and seed, and kept in the user's cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from esper.nissa.files import replace_file
+from esper.simic.config import GrowthConfig
+from esper.simic.rewards import Control
+from esper.tolaria.data import Data
+from esper.tolaria.data.sources import cache_folder
+from esper.tolaria.flops import FlopLedger
+from esper.tolaria.host import Host
+from esper.tolaria.tasks import Member, Task
+
+
+class ControlCache:
+    """The curves of WAIT-only twins. A curve depends on the host, its data and how it is trained, never on who controls others."""
+
+    def __init__(self, config: GrowthConfig, folder: Path | None = None) -> None:
+        self.config = config
+        self.folder = folder or cache_folder() / "controls"
+        self._known: dict[str, Control] = {}
+
+    def get(self, task: Task, data: Data, member: Member, seed: int) -> Control:
+        """The twin's val accuracy and loss after each epoch, from memory, from disk, or trained now."""
+        key = self._key(task, data, member, seed)
+        if key not in self._known:
+            path = self.folder / f"{key}.json"
+            self._known[key] = _read(path, member.epochs) or self._train(task, data, member, seed, path)
+        return self._known[key]
+
+    def _key(self, task: Task, data: Data, member: Member, seed: int) -> str:
+        training = self.config.training
+        how = {"clip": training.clip, "precision": training.precision, "channels_last": training.channels_last, "compile": training.compile}
+        governor = asdict(training.governor)
+        facts = [task.name, data.fingerprint, asdict(member), seed, how, governor, self.config.device, torch.__version__]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
+
+    def _train(self, task: Task, data: Data, member: Member, seed: int, path: Path) -> Control:
+        host = Host(task, data, member, seed, self.config.training, FlopLedger())
+        accuracies, losses = [], []
+        while not host.done:
+            report = host.train_epoch()
+            host.end_epoch()
+            accuracies.append(report.val_accuracy)
+            losses.append(report.val_loss)
+        control = Control(accuracy=tuple(accuracies), loss=tuple(losses), parameters=host.start_parameters)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, json.dumps(asdict(control)).encode())
+        return control
+
+
+def _read(path: Path, epochs: int) -> Control | None:
+    """A curve from disk; a damaged or foreign file counts as none and is written anew."""
+    try:
+        found = json.loads(path.read_bytes())
+        control = Control(
+            accuracy=tuple(map(float, found["accuracy"])), loss=tuple(map(float, found["loss"])), parameters=int(found["parameters"])
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return control if len(control.accuracy) == len(control.loss) == epochs else None

@@ -1,0 +1,104 @@
+"""The environment in worker processes: hosts are independent, so each worker grows a share of them; the numbers stay the same."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import traceback
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from esper.leyline.actions import Decision
+from esper.leyline.errors import EsperError, RunError
+from esper.simic.config import GrowthConfig
+from esper.simic.growth import Growth, Outcome, Start
+from esper.tamiyo import Observation
+
+
+class GrowthWorkers:
+    """Several Growths, each in a process of its own. Hosts are dealt out in turn and come back in their order."""
+
+    def __init__(self, config: GrowthConfig, workers: int) -> None:
+        assert workers >= 1
+        context = mp.get_context("spawn")  # a forked torch can hang on its own thread pools
+        self._pipes: list[Connection] = []
+        self._processes: list[Any] = []
+        self._hosts = 0
+        for _ in range(workers):
+            here, there = context.Pipe()
+            process = context.Process(target=_serve, args=(there, config), daemon=True)
+            process.start()
+            there.close()
+            self._pipes.append(here)
+            self._processes.append(process)
+
+    def reset(self, starts: Sequence[Start]) -> list[Observation]:
+        """Begin an episode for each start."""
+        self._hosts = len(starts)
+        return self._ask("reset", list(starts))
+
+    def step(self, decisions: Sequence[Decision]) -> list[Outcome | None]:
+        """One decision for each host."""
+        assert len(decisions) == self._hosts, f"{len(decisions)} decisions for {self._hosts} hosts"
+        return self._ask("step", list(decisions))
+
+    def close(self) -> None:
+        """End the workers."""
+        for pipe in self._pipes:
+            try:
+                pipe.send(("close", None))
+            except OSError:
+                continue  # it is gone already
+        for process in self._processes:
+            process.join(timeout=5)
+            if process.is_alive():
+                process.kill()
+
+    def _ask(self, method: str, items: list[Any]) -> list[Any]:
+        """Send each worker its share and put the answers back in order."""
+        count = len(self._pipes)
+        for number, pipe in enumerate(self._pipes):
+            pipe.send((method, items[number::count]))
+        answers: list[Any] = [None] * len(items)
+        for number, pipe in enumerate(self._pipes):
+            answers[number::count] = self._receive(pipe, number)
+        return answers
+
+    def _receive(self, pipe: Connection, number: int) -> list[Any]:
+        try:
+            kind, value = pipe.recv()
+        except EOFError:
+            self._processes[number].join(timeout=5)
+            raise RunError(f"worker {number} ended with exit code {self._processes[number].exitcode}; is there enough memory?") from None
+        if kind == "mistake":
+            raise value
+        if kind == "bug":
+            raise RuntimeError(f"worker {number} failed:\n{value}")
+        answer: list[Any] = value
+        return answer
+
+
+def _serve(pipe: Connection, config: GrowthConfig) -> None:
+    """A worker's life: do what is asked until told to close, or until the parent is gone."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    growth: Growth | None = None
+    while True:
+        try:
+            method, items = pipe.recv()
+        except EOFError:
+            return
+        if method == "close":
+            return
+        try:
+            if growth is None:
+                growth = Growth(config)
+            answer = (growth.reset(items) if method == "reset" else growth.step(items)) if items else []
+            pipe.send(("answer", answer))
+        except EsperError as error:
+            pipe.send(("mistake", error))
+        except Exception:
+            pipe.send(("bug", traceback.format_exc()))
+
+
