@@ -84,7 +84,7 @@ class Growth:
 
     def __init__(self, config: GrowthConfig, engine: Engine | None = None) -> None:
         self.config, self.engine = config, engine or SerialEngine()
-        torch.set_num_threads(config.threads)
+        torch.set_num_threads(config.threads or 1)
         self.ledger = FlopLedger()
         self._data: dict[str, Data] = {}
         self._plays: list[_Play | None] = []

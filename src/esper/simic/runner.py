@@ -82,8 +82,9 @@ def _restore(folder: RunFolder, store: CheckpointStore, hub: Hub, session: Sessi
         folder.log(f"begins: {folder.command}")
         return
     session.load_state(checkpoint.state["session"])
-    hub.restore(checkpoint.state["telemetry"])
+    # First the checkpoints: one that is newer than the record would not fit it.
     store.rewind(checkpoint.step)
+    hub.restore(checkpoint.state["telemetry"])
     folder.log(f"goes on from {checkpoint.name}, epoch {session.round}")
 
 
