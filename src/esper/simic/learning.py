@@ -1,0 +1,256 @@
+"""What an update reports: whether the policy moved, how far, what held it, and whether the critic predicts anything.
+
+Means are over the steps that happened; padding counts for nothing. A figure without a meaning in a round (the entropy of a head that
+never had a choice, say) is NaN and is left out of `flat`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from esper.leyline.actions import Head, Op
+from esper.simic.rollout import Rollout
+from esper.tamiyo.batch import HEADS, ObservationBatch
+from esper.tamiyo.heads import ActionDistribution, Scores
+
+RIDGE = 0.01
+"""Strength of the ridge regression, as a share of each standardised feature's variance."""
+
+FOLDS = 4
+"""Parts that the hosts of a round are split into for the ridge regression: each is predicted from the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """Means over the optimiser's steps."""
+
+    loss: float
+    """All of them, as the optimiser saw them."""
+    policy_gradient_loss: float
+    value_loss: float
+    entropy_loss: float
+    """Minus the entropy, each head by its multiplier, before the coefficient."""
+    prior_loss: float
+    """KL(prior || policy), each head by its strength."""
+    gradient_norm: dict[str, float]
+    """Of each part of the policy, before clipping."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyFigures:
+    """What became of the policy. All but ratio_error, entropy and mattered are measured after the update, over the whole round."""
+
+    kl: float
+    """Exact KL(before || after) of the distribution over whole actions."""
+    kl_by_head: dict[Head, float]
+    """They sum up to `kl`."""
+    approx_kl: float
+    """The usual estimate of it, from the actions drawn: mean of (r - 1) - log r."""
+    clip_fraction: float
+    """Share of steps whose ratio lies outside the clip range."""
+    ratio_error: float
+    """Largest distance of a ratio from 1 before the first step. Above 1e-6 or so, drawing and scoring disagree."""
+    entropy: dict[Head, float]
+    """Of each head as a share of the largest possible, only where it mattered and had a choice."""
+    mattered: dict[Head, float]
+    """Share of steps in which each head mattered: a head can be healthy and hardly ever used."""
+    op_probability: dict[Op, float]
+    """Mean chance of each op where it was legal."""
+    logit_gap: dict[Head, float]
+    """How far the likeliest value lies above the next, in nats, wherever the head could have mattered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticFigures:
+    """Whether the critic predicts anything, and what advantages it leaves."""
+
+    explained_variance: float
+    """Before the update, on a round that the critic had not seen."""
+    explained_variance_after: float
+    explained_variance_ceiling: float
+    """What a ridge regression on the same observations reaches, on hosts that it has not seen."""
+    value_std: float
+    """Of the critic's values; far below `return_std` where it predicts a constant."""
+    return_mean: float
+    return_std: float
+    advantage_mean: float
+    advantage_std: float
+    advantage_skew: float
+    advantage_kurtosis: float
+    """Excess: 0 for a normal distribution."""
+    advantage_positive: float
+    """Share above 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateMetrics:
+    """One update of the policy."""
+
+    n_updates: int
+    """Updates so far, this one included."""
+    epochs: int
+    """Passes of the policy over the round; fewer than asked for when the KL stop came first."""
+    learning_rate: float
+    entropy_coefficient: float
+    clip_range: float
+    losses: Losses
+    policy: PolicyFigures
+    critic: CriticFigures
+    episode_reward: float
+    """Mean over the episodes of the round of the summed reward."""
+    episode_length: float
+
+    def flat(self) -> dict[str, float]:
+        """Every figure by the name that Stable-Baselines3 has for it, or one in its manner: `train/approx_kl`, `train/entropy/tempo`."""
+        own = {name: getattr(self, name) for name in ("n_updates", "epochs", "learning_rate", "entropy_coefficient", "clip_range")}
+        train = own | asdict(self.losses) | asdict(self.policy) | asdict(self.critic)
+        flat = {f"train/{name}": value for name, value in _expanded(train)}
+        flat |= {"rollout/ep_rew_mean": self.episode_reward, "rollout/ep_len_mean": self.episode_length}
+        return {name: value for name, value in flat.items() if not math.isnan(value)}
+
+
+def _expanded(figures: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}/{key.name.lower() if isinstance(key, Op) else key}", float(item)) for key, item in value.items())
+        else:
+            yield name, float(value)
+
+
+def policy_figures(rollout: Rollout, before: ActionDistribution, after: ActionDistribution, clip_range: float) -> PolicyFigures:
+    """Compare the policy before and after an update on the round that it learned from."""
+    weight, actions = rollout.weight, rollout.actions
+    divergence = after.divergence(before)
+    by_head = {head: float(mean_of(divergence[..., i], weight)) for i, head in enumerate(HEADS)}
+    scores = before.score(actions)
+    log_ratio = after.score(actions).log_prob - scores.log_prob
+    return PolicyFigures(
+        kl=sum(by_head.values()),
+        kl_by_head=by_head,
+        approx_kl=float(mean_of(estimated_kl(log_ratio), weight)),
+        clip_fraction=float(mean_of((log_ratio.expm1().abs() > clip_range).float(), weight)),
+        ratio_error=float(((scores.log_prob - rollout.log_prob).expm1().abs() * weight).max()),
+        entropy=conditional_entropies(scores, weight),
+        mattered={head: float(mean_of(scores.matters[..., i].float(), weight)) for i, head in enumerate(HEADS)},
+        op_probability=op_chances(after, rollout.batch, weight),
+        logit_gap=logit_gaps(after, weight),
+    )
+
+
+def critic_figures(rollout: Rollout, advantage: Tensor, value_before: Tensor, value_after: Tensor) -> CriticFigures:
+    """Compare values [hosts, steps] with the returns that were the critic's targets."""
+    weight = rollout.weight
+    returns = advantage + rollout.value
+    of_advantage, of_returns = moments(advantage, weight), moments(returns, weight)
+    return CriticFigures(
+        explained_variance=explained_variance(value_before, returns, weight),
+        explained_variance_after=explained_variance(value_after, returns, weight),
+        explained_variance_ceiling=regression_ceiling(rollout, returns),
+        value_std=moments(value_before, weight)["std"],
+        return_mean=of_returns["mean"],
+        return_std=of_returns["std"],
+        advantage_mean=of_advantage["mean"],
+        advantage_std=of_advantage["std"],
+        advantage_skew=of_advantage["skew"],
+        advantage_kurtosis=of_advantage["kurtosis"],
+        advantage_positive=of_advantage["positive"],
+    )
+
+
+def estimated_kl(log_ratio: Tensor) -> Tensor:
+    """(r - 1) - log r of each step: never negative, and KL(before || after) in the mean over actions drawn before."""
+    return log_ratio.expm1() - log_ratio
+
+
+def mean_of(values: Tensor, weight: Tensor) -> Tensor:
+    """Mean of values [...] by weight [...]; NaN where nothing has weight."""
+    return (values * weight).sum() / weight.sum()
+
+
+def explained_variance(predicted: Tensor, returns: Tensor, weight: Tensor) -> float:
+    """1 - Var(returns - predicted) / Var(returns): 1 is perfect, 0 is a constant. NaN when all returns are the same."""
+    variance = _variance(returns, weight)
+    return float(1.0 - _variance(returns - predicted, weight) / variance) if variance > 0.0 else math.nan
+
+
+def moments(values: Tensor, weight: Tensor) -> dict[str, float]:
+    """Mean, standard deviation, skew, excess kurtosis and share above 0."""
+    values, weight = values.double(), weight.double()
+    mean, std = mean_of(values, weight), _variance(values, weight).sqrt()
+    standard = (values - mean) / std if std > 0.0 else torch.full_like(values, math.nan)
+    return {
+        "mean": float(mean),
+        "std": float(std),
+        "skew": float(mean_of(standard**3, weight)),
+        "kurtosis": float(mean_of(standard**4, weight)) - 3.0,
+        "positive": float(mean_of((values > 0).double(), weight)),
+    }
+
+
+def conditional_entropies(scores: Scores, weight: Tensor) -> dict[Head, float]:
+    """Normalised entropy of each head, over the steps in which it mattered and had more than one legal value."""
+    shares, counted = scores.normalised_entropies, (scores.legal > 1) * weight.unsqueeze(-1)
+    return {head: float(mean_of(shares[..., i], counted[..., i])) for i, head in enumerate(HEADS)}
+
+
+def op_chances(distribution: ActionDistribution, batch: ObservationBatch, weight: Tensor) -> dict[Op, float]:
+    """Mean probability of each op over the steps in which it was legal."""
+    chances = distribution.op_probabilities()
+    return {op: float(mean_of(chances[..., op], batch.op_mask[..., op] * weight)) for op in Op}
+
+
+def logit_gaps(distribution: ActionDistribution, weight: Tensor) -> dict[Head, float]:
+    """Mean distance between the first and the second value of each head, over the steps in which it could have mattered."""
+    gaps, could = distribution.gaps()
+    return {head: float(mean_of(gaps[..., i], could[..., i] * weight)) for i, head in enumerate(HEADS)}
+
+
+def regression_ceiling(rollout: Rollout, returns: Tensor) -> float:
+    """Explained variance of a ridge regression of the returns on what is seen, each part of the hosts predicted from the others.
+
+    A critic far below it has not learned what is there to be learned. NaN for one host, or when all returns are the same.
+    """
+    folds = min(FOLDS, rollout.hosts)
+    if folds < 2:
+        return math.nan
+    features, weight = _features(rollout.batch), rollout.weight.double()
+    returns = returns.double()
+    fold = torch.arange(rollout.hosts, device=weight.device) % folds
+    predicted = torch.empty_like(returns)
+    for left_out in range(folds):
+        known, unseen = fold != left_out, fold == left_out
+        predicted[unseen] = _ridge(features[known], returns[known], weight[known], features[unseen])
+    return explained_variance(predicted, returns, weight)
+
+
+def _features(batch: ObservationBatch) -> Tensor:
+    """[hosts, steps, values]: the host's fields, and mean and largest of each field of its slots."""
+    there = batch.exists.unsqueeze(-1)
+    mean = (batch.slots * there).sum(dim=-2) / there.sum(dim=-2).clamp(min=1)
+    largest = torch.where(there, batch.slots, 0.0).amax(dim=-2)
+    return torch.cat([batch.host, mean, largest], dim=-1).double()
+
+
+def _ridge(x: Tensor, y: Tensor, weight: Tensor, wanted: Tensor) -> Tensor:
+    """Fit y [...] on x [..., values] by weight, and predict at `wanted` [..., values]."""
+    share = (weight / weight.sum()).unsqueeze(-1)
+    mean = (x * share).sum(dim=(0, 1))
+    std = ((x - mean).square() * share).sum(dim=(0, 1)).sqrt()
+    scale = torch.where(std > 1e-6, 1.0 / std, 0.0)
+    x, wanted, y_mean = (x - mean) * scale, (wanted - mean) * scale, mean_of(y, weight)
+    rows = (x * share.sqrt()).flatten(0, 1)
+    targets = ((y - y_mean).unsqueeze(-1) * share.sqrt()).flatten(0, 1)
+    penalty = RIDGE * torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)
+    slope = torch.linalg.solve(rows.T @ rows + penalty, rows.T @ targets)
+    return (wanted @ slope).squeeze(-1) + y_mean
+
+
+def _variance(values: Tensor, weight: Tensor) -> Tensor:
+    mean = mean_of(values, weight)
+    return mean_of((values - mean).square(), weight)

@@ -1,0 +1,401 @@
+"""Proximal policy optimisation of the controller, from top to bottom.
+
+A round is one whole episode of every host. An update replays the round a few times, in minibatches of whole episodes, each from zero
+memory. An action is one choice with one probability, the product over the heads that matter for its op: so there is one ratio and
+one advantage per step, and every step counts the same. (Averaging each head over its own few steps would give a head used in 5 % of
+the steps twenty times the weight.)
+
+Beside the clipped surrogate the policy is held near a prior, per head, by lambda * KL(prior || policy): its gradient is policy minus
+prior and never vanishes, however far a head has collapsed, which that of an entropy bonus does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from esper.leyline.actions import Head
+from esper.leyline.config import Range, check_ranges
+from esper.simic.learning import Losses, UpdateMetrics, critic_figures, mean_of, policy_figures
+from esper.simic.popart import follow_returns
+from esper.simic.rollout import Rollout
+from esper.tamiyo.batch import HEADS, ObservationBatch
+from esper.tamiyo.heads import ActionDistribution, Exploration, prior_tables
+from esper.tamiyo.policy import Policy, reset_heads
+from esper.tamiyo.prior import Prior
+
+Positive = Annotated[float, Range(0.0)]
+Share = Annotated[float, Range(0.0, 1.0)]
+Count = Annotated[int, Range(0)]
+
+KL_STOP = 1.5
+"""Epochs end once the exact KL is above this many times its target."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntropyMultipliers:
+    """How much each head's entropy counts, against the others."""
+
+    op: Positive = 1.0
+    slot: Positive = 1.0
+    blueprint: Positive = 1.3
+    style: Positive = 1.2
+    tempo: Positive = 1.3
+    alpha_target: Positive = 1.2
+    alpha_speed: Positive = 1.2
+    alpha_curve: Positive = 1.2
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriorStrength:
+    """lambda of each head: how strongly it is held near the prior."""
+
+    op: Positive = 0.2
+    slot: Positive = 0.02
+    blueprint: Positive = 0.02
+    style: Positive = 0.02
+    tempo: Positive = 0.02
+    alpha_target: Positive = 0.02
+    alpha_speed: Positive = 0.02
+    alpha_curve: Positive = 0.02
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PPOConfig:
+    """Everything that can be set about learning."""
+
+    gamma: Share = 0.995
+    """Discount of the reward, per step."""
+    gae_lambda: Share = 0.97
+    """How far advantages look past the critic's word: 0 one step, 1 to the end of the episode."""
+    clip_range: Positive = 0.2
+    """How far the ratio may move before a step earns nothing more."""
+    epochs: Annotated[int, Range(1)] = 4
+    """Passes over each round."""
+    minibatches: Annotated[int, Range(1)] = 4
+    """Parts that the hosts of a round are split into in each pass; one host each when there are fewer hosts."""
+    target_kl: Positive | None = 0.015
+    """The policy's passes end early once its exact KL from where it started is above 1.5 times this; None for never."""
+    learning_rate: Positive = 3e-4
+    warmup_updates: Count = 5
+    """Updates over which the learning rate rises from a part of itself to the whole."""
+    decay: Literal["none", "linear", "cosine"] = "linear"
+    """How the learning rate falls after the warm-up."""
+    decay_updates: Annotated[int, Range(1)] = 200
+    """Update, counted from the first, at which it has fallen."""
+    final_rate: Share = 0.1
+    """Share of the learning rate that is left then."""
+    max_gradient_norm: Annotated[float, Range(1e-6)] = 0.5
+    """Longest gradient of the actor, and of the critic, each by itself; longer ones are shortened."""
+    weight_decay: Positive = 0.01
+    """Of the critic alone."""
+    value_clip: Positive | None = None
+    """Farthest that a value may move in an update, in spreads of the return, before it earns nothing more; None for no limit."""
+    popart_rate: Share = 0.1
+    """Share of each round's returns in the statistics that returns are normalised by."""
+    entropy_start: Positive = 0.05
+    """Weight of the entropy bonus in the first update."""
+    entropy_end: Positive = 0.01
+    """The same after `entropy_updates`."""
+    entropy_updates: Count = 100
+    """Updates over which the bonus goes from one to the other, in a straight line."""
+    entropy_multipliers: EntropyMultipliers = field(default_factory=EntropyMultipliers)
+    prior_strength: PriorStrength = field(default_factory=PriorStrength)
+    prior: Prior = field(default_factory=Prior)
+    checkpoint_lstm: bool = False
+    """Work the LSTM's inner values out again for the gradient instead of keeping them: less memory, more time."""
+    autocast: bool = False
+    """bfloat16 in encoders and LSTM while learning; acting is always in float32."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+# The formulas, each step's own; none of them takes a mean
+
+
+def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip_range: float) -> Tensor:
+    """The loss of each step: minus the advantage times the ratio, with no reward for moving the ratio past its range."""
+    ratio = log_ratio.exp()
+    return -torch.minimum(ratio * advantage, ratio.clamp(1.0 - clip_range, 1.0 + clip_range) * advantage)
+
+
+def value_error(value: Tensor, target: Tensor, before: Tensor, clip: float | None) -> Tensor:
+    """Half the squared error; with a clip the worse of the value and of the value kept near what it was `before`."""
+    error = (value - target).square()
+    if clip is not None:
+        near = before + (value - before).clamp(-clip, clip)
+        error = torch.maximum(error, (near - target).square())
+    return 0.5 * error
+
+
+def annealed(start: float, end: float, updates: int, update: int) -> float:
+    """A straight line from `start` at update 0 to `end` at update `updates`, and level from there on."""
+    return end if update >= updates else start + (end - start) * update / updates
+
+
+def learning_rate(config: PPOConfig, update: int) -> float:
+    """The learning rate of an update, counted from 0: warm-up, then decay, then level."""
+    if update < config.warmup_updates:
+        return config.learning_rate * (update + 1) / (config.warmup_updates + 1)
+    length = max(1, config.decay_updates - config.warmup_updates)
+    progress = min(1.0, (update - config.warmup_updates) / length)
+    match config.decay:
+        case "none":
+            left = 1.0
+        case "linear":
+            left = 1.0 - progress
+        case "cosine":
+            left = 0.5 * (1.0 + math.cos(math.pi * progress))
+    return config.learning_rate * (config.final_rate + (1.0 - config.final_rate) * left)
+
+
+def normalised(advantages: Tensor, weight: Tensor) -> Tensor:
+    """Advantages of mean 0 and spread 1 over the steps that happened; 0 in padding."""
+    mean = mean_of(advantages, weight)
+    std = mean_of((advantages - mean).square(), weight).sqrt()
+    return (advantages - mean) / (std + 1e-8) * weight
+
+
+# The update
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lesson:
+    """A round, or some hosts of it, ready to learn from; every tensor is [hosts, steps] in front."""
+
+    batch: ObservationBatch
+    actions: Tensor
+    log_prob: Tensor
+    """The ratio's reference."""
+    advantage: Tensor
+    """Normalised."""
+    target: Tensor
+    """Normalised returns."""
+    value: Tensor
+    """Normalised values when the actions were drawn."""
+    weight: Tensor
+    """What each step counts in its minibatch's loss: the same for all, whichever minibatch they are in; 0 in padding."""
+    prior: dict[Head, Tensor]
+    exploration: Exploration | None
+
+    def part(self, hosts: Tensor) -> Lesson:
+        """Some of the hosts."""
+        names = ("batch", "actions", "log_prob", "advantage", "target", "value", "weight")
+        # Heads whose values are always legal have one prior for all.
+        prior = {head: table if table.dim() == 2 else table[hosts] for head, table in self.prior.items()}
+        return replace(self, prior=prior, **{name: getattr(self, name)[hosts] for name in names})
+
+
+def make_optimizer(policy: Policy, config: PPOConfig) -> torch.optim.Optimizer:
+    """Adam over actor and critic; the critic's weights decay."""
+    groups = policy.parameter_groups(config.weight_decay)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, eps=1e-5, fused=True)
+
+
+def update(
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    rollout: Rollout,
+    config: PPOConfig,
+    update_index: int,
+    generator: torch.Generator,
+) -> UpdateMetrics:
+    """Learn from one round. `update_index` counts updates from 0; `generator`, on the CPU, shuffles the hosts."""
+    before, value_before = _replay(policy, rollout, config), _values(policy, rollout, config)
+    advantage = rollout.advantages(config.gamma, config.gae_lambda)
+    minibatches = min(config.minibatches, rollout.hosts)
+    follow_returns(policy.value_head, advantage + rollout.value, rollout.weight, config.popart_rate)
+    lesson = _prepare(policy, rollout, config, advantage, before, minibatches)
+    rate = learning_rate(config, update_index)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    entropy_coefficient = annealed(config.entropy_start, config.entropy_end, config.entropy_updates, update_index)
+
+    tally, gradients = Tally(), Gradients(policy, config.max_gradient_norm)
+    after, moving, epochs = before, True, 0
+    for _ in range(config.epochs):
+        order = torch.randperm(rollout.hosts, generator=generator).to(policy.device)
+        for hosts in order.tensor_split(minibatches):
+            part = lesson.part(hosts)
+            optimizer.zero_grad(set_to_none=True)
+            if moving:
+                actor_loss(policy, part, config, entropy_coefficient, tally).backward()
+            critic_loss(policy, part, config, tally).backward()
+            gradients.shorten(tally)
+            optimizer.step()
+        if moving:
+            epochs += 1
+            after = _replay(policy, rollout, config)
+            kl = mean_of(after.divergence(before).sum(dim=-1), rollout.weight)
+            # This ends the policy's passes; the critic shares nothing with it, and goes on.
+            moving = config.target_kl is None or bool(kl <= KL_STOP * config.target_kl)
+    return UpdateMetrics(
+        n_updates=update_index + 1,
+        epochs=epochs,
+        learning_rate=rate,
+        entropy_coefficient=entropy_coefficient,
+        clip_range=config.clip_range,
+        losses=tally.losses(entropy_coefficient, gradients.parts),
+        policy=policy_figures(rollout, before, after, config.clip_range),
+        critic=critic_figures(rollout, advantage, value_before, _values(policy, rollout, config)),
+        episode_reward=float((rollout.reward * rollout.weight).sum(dim=1).mean()),
+        episode_length=float(rollout.lengths().mean()),
+    )
+
+
+def actor_loss(policy: Policy, lesson: Lesson, config: PPOConfig, entropy_coefficient: float, tally: Tally) -> Tensor:
+    """Clipped surrogate, minus the entropy bonus, plus the distance from the prior."""
+    distribution = policy.replay(lesson.batch, lesson.exploration, checkpoint_lstm=config.checkpoint_lstm, autocast=config.autocast)
+    scores = distribution.score(lesson.actions)
+    log_ratio = scores.log_prob - lesson.log_prob
+    surrogate = (clipped_surrogate(log_ratio, lesson.advantage, config.clip_range) * lesson.weight).sum()
+    entropy = (_weighted(scores.entropies, config.entropy_multipliers) * lesson.weight).sum()
+    distance = (_weighted(distribution.distance_from(lesson.prior), config.prior_strength) * lesson.weight).sum()
+    tally.add(policy_gradient_loss=surrogate, entropy_loss=-entropy, prior_loss=distance)
+    return surrogate - entropy_coefficient * entropy + distance
+
+
+def critic_loss(policy: Policy, lesson: Lesson, config: PPOConfig, tally: Tally) -> Tensor:
+    """Half the squared error of the normalised values."""
+    value = policy.normalised_values(lesson.batch, checkpoint_lstm=config.checkpoint_lstm, autocast=config.autocast)
+    error = (value_error(value, lesson.target, lesson.value, config.value_clip) * lesson.weight).sum()
+    tally.add(value_loss=error)
+    return error
+
+
+def _prepare(
+    policy: Policy, rollout: Rollout, config: PPOConfig, advantage: Tensor, before: ActionDistribution, minibatches: int
+) -> Lesson:
+    return Lesson(
+        batch=rollout.batch,
+        actions=rollout.actions,
+        # In bfloat16 a replay differs from what acted by more than rounding; the first ratio is to be 1 all the same.
+        log_prob=before.score(rollout.actions).log_prob if config.autocast else rollout.log_prob,
+        advantage=normalised(advantage, rollout.weight),
+        target=policy.value_head.normalise(advantage + rollout.value),
+        value=policy.value_head.normalise(rollout.value),
+        weight=rollout.weight * (minibatches / rollout.weight.sum()),
+        prior=prior_tables(config.prior, rollout.batch),
+        exploration=rollout.exploration,
+    )
+
+
+@torch.no_grad()
+def _replay(policy: Policy, rollout: Rollout, config: PPOConfig) -> ActionDistribution:
+    return policy.replay(rollout.batch, rollout.exploration, autocast=config.autocast)
+
+
+@torch.no_grad()
+def _values(policy: Policy, rollout: Rollout, config: PPOConfig) -> Tensor:
+    return policy.value_head.denormalise(policy.normalised_values(rollout.batch, autocast=config.autocast))
+
+
+def _weighted(figures: Tensor, weights: EntropyMultipliers | PriorStrength) -> Tensor:
+    """[...]: the sum over the heads of figures [..., 8], each by its head's weight."""
+    return figures @ figures.new_tensor([getattr(weights, head.value) for head in HEADS])
+
+
+class Gradients:
+    """Measures the gradient of each part of a policy, and shortens those of actor and critic to the longest allowed."""
+
+    def __init__(self, policy: Policy, longest: float) -> None:
+        parts = policy.parts()
+        self.longest, self.parts = longest, tuple(parts)
+        self.parameters = [each for group in parts.values() for each in group]
+        owner = [number for number, group in enumerate(parts.values()) for _ in group]
+        self.owner = torch.tensor(owner, device=policy.device)
+        self.groups = {group["name"]: group["params"] for group in policy.parameter_groups()}
+        self.of_critic = torch.tensor([part == "critic" for part in parts], device=policy.device)
+
+    def shorten(self, tally: Tally) -> None:
+        """To be called between the backward pass and the optimiser's step."""
+        zero = self.parameters[0].new_zeros(())
+        norms = [zero if each.grad is None else torch.linalg.vector_norm(each.grad) for each in self.parameters]
+        squares = zero.expand(len(self.parts)).index_add(0, self.owner, torch.stack(norms).square())
+        for name, chosen in (("actor", ~self.of_critic), ("critic", self.of_critic)):
+            norm = (squares * chosen).sum().sqrt()
+            if not torch.isfinite(norm):
+                raise FloatingPointError(f"the gradient of the {name} is {float(norm)}; the policy was left as it was")
+            nn.utils.clip_grads_with_norm_(self.groups[name], self.longest, norm)
+        tally.add(gradient_norm=squares.sqrt())
+
+
+class Tally:
+    """Sums over the optimiser's steps of what is reported as means. They stay on the device until the end."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._counts: Counter[str] = Counter()
+
+    def add(self, **figures: Tensor) -> None:
+        """One more value of each."""
+        for name, value in figures.items():
+            self._counts[name] += 1
+            self._sums[name] = value.detach() if self._counts[name] == 1 else self._sums[name] + value.detach()
+
+    def losses(self, entropy_coefficient: float, parts: Iterable[str]) -> Losses:
+        """The means."""
+        means = {name: value / self._counts[name] for name, value in self._sums.items()}
+        surrogate, value, entropy, prior = (
+            float(means[name]) for name in ("policy_gradient_loss", "value_loss", "entropy_loss", "prior_loss")
+        )
+        return Losses(
+            loss=surrogate + entropy_coefficient * entropy + prior + value,
+            policy_gradient_loss=surrogate,
+            value_loss=value,
+            entropy_loss=entropy,
+            prior_loss=prior,
+            gradient_norm=dict(zip(parts, means["gradient_norm"].tolist(), strict=True)),
+        )
+
+
+class Learner:
+    """A policy with everything that learning goes on from: optimiser, count of updates, and the stream that shuffles the hosts."""
+
+    def __init__(self, policy: Policy, config: PPOConfig, seed: int = 0) -> None:
+        self.policy, self.config = policy, config
+        self.optimizer = make_optimizer(policy, config)
+        self.updates = 0
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def update(self, rollout: Rollout) -> UpdateMetrics:
+        """Learn from one round."""
+        metrics = update(self.policy, self.optimizer, rollout, self.config, self.updates, self.generator)
+        self.updates += 1
+        return metrics
+
+    def reset_heads(self, heads: Iterable[str]) -> None:
+        """Make chosen heads as new, and forget what the optimiser knows about them."""
+        for parameter in reset_heads(self.policy, heads, self.generator):
+            self.optimizer.state.pop(parameter, None)
+
+    def state(self) -> dict[str, Any]:
+        """Everything, as a checkpoint can hold it."""
+        return {
+            "policy": self.policy.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "updates": self.updates,
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, exactly. Settings are those of the present config, not of the saved one."""
+        self.policy.load_state_dict(state["policy"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        for group, fresh in zip(self.optimizer.param_groups, self.policy.parameter_groups(self.config.weight_decay), strict=True):
+            group["weight_decay"] = fresh["weight_decay"]
+        self.updates = state["updates"]
+        self.generator.set_state(state["generator"])
