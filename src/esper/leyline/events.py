@@ -145,6 +145,22 @@ class Decided(Event):
 
 
 @event_type
+class Rewarded(Event):
+    """What a decision earned, in all and by component. Recorded with the epoch of the decision."""
+
+    total: float
+    components: dict[str, float]
+
+
+@event_type
+class PolicyUpdated(Event):
+    """A policy learned from a round; figures by their names in UpdateMetrics.flat()."""
+
+    update: int
+    metrics: dict[str, float]
+
+
+@event_type
 class Refused(Event):
     """A decision was not carried out."""
 

@@ -14,6 +14,7 @@ from esper.leyline.config import load
 from esper.leyline.errors import EsperError
 from esper.nissa import BEGINNING, Hub, JsonlSink, NullHub
 from esper.simic.config import RunConfig
+from esper.simic.recording import FOLDER
 from esper.simic.session import Session
 from esper.tolaria.checkpoint import CheckpointStore
 from esper.tolaria.runs import RunFolder
@@ -61,7 +62,7 @@ def _run(folder: RunFolder, config: RunConfig, watcher: Watcher | None, telemetr
     store = CheckpointStore(folder.checkpoints, run=folder.id)
     hub: Hub = Hub(JsonlSink(folder.events), log=folder.log) if telemetry else NullHub()
     try:
-        session = Session(config, hub, folder.command)
+        session = Session(config, hub, folder.command, episodes=folder.path / FOLDER)
         _restore(folder, store, hub, session)
         return _loop(folder, store, hub, session, watcher)
     except EsperError as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,12 +13,14 @@ import torch
 import esper
 from esper.leyline.config import to_toml
 from esper.leyline.errors import CheckpointError, ConfigError, DeviceError, unknown
-from esper.leyline.events import HostFinished, HostStarted, RunFinished, RunStarted
+from esper.leyline.events import HostFinished, HostStarted, Rewarded, RunFinished, RunStarted
 from esper.leyline.reports import EpochReport
 from esper.nissa import Hub
 from esper.simic.config import RunConfig
+from esper.simic.earning import Earnings
 from esper.simic.episode import Episode, Step
 from esper.simic.paired import paired_difference
+from esper.simic.rewards import Control, FinalScore, RewardStep
 from esper.tamiyo import Rules
 from esper.tamiyo import make as make_controller
 from esper.tolaria.data import FinalEvaluation
@@ -36,14 +39,29 @@ class Plot:
     episode: Episode
     index: int
     control: bool
+    earnings: Earnings
+    accuracies: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    """On val, after each epoch."""
+    reward: float = 0.0
+    """Sum of what its decisions earned."""
     result: dict[str, Any] | None = None
+
+    def curve(self) -> Control:
+        """This host's course so far, for the twin that it is the control of."""
+        return Control(accuracy=tuple(self.accuracies), loss=tuple(self.losses), parameters=self.host.start_parameters)
 
 
 class Session:
-    """The hosts of a run and the loop that moves them. `hub` takes the events; `engine` trains."""
+    """The hosts of a run and the loop that moves them.
 
-    def __init__(self, config: RunConfig, hub: Hub, command: str = "", engine: Engine | None = None) -> None:
-        self.config, self.hub, self.command = config, hub, command
+    hub: takes the events. engine: trains. episodes: the folder for recorded episodes; None to record none.
+    """
+
+    def __init__(
+        self, config: RunConfig, hub: Hub, command: str = "", engine: Engine | None = None, episodes: Path | None = None
+    ) -> None:
+        self.config, self.hub, self.command, self.episodes = config, hub, command, episodes
         self.engine = engine or SerialEngine()
         self.task = get_task(config.task)
         threads = config.threads or self.task.threads
@@ -66,7 +84,8 @@ class Session:
         rules = Rules(max_seeds=config.max_seeds, enabled=config.slots or None)
         name = "wait" if control else config.controller
         controller = make_controller(name, self._controller_config(name))
-        return Plot(host, Episode(host, controller, rules, host=index, seed=seed), index, control)
+        episode = Episode(host, controller, rules, host=index, seed=seed)
+        return Plot(host, episode, index, control, Earnings(config.reward, host.model.slot_ids))
 
     def _controller_config(self, name: str) -> Any:
         return {"heuristic": self.config.heuristic, "fixed": self.config.fixed, "random": self.config.random}.get(name)
@@ -109,16 +128,32 @@ class Session:
         reports = self.engine.run_epoch([plot.host for plot in active], progress)
         steps = []
         for plot, report in zip(active, reports, strict=True):
+            plot.accuracies.append(report.val_accuracy)
+            plot.losses.append(report.val_loss)
+        for plot, report in zip(active, reports, strict=True):
+            self._pay(plot, plot.earnings.settle(report, self._control(plot)), report.epoch - 1)
             step = plot.episode.step(report)
+            plot.earnings.decided(step)
             steps.append((plot, report, step))
             if self.hub.on:
-                number = self.plots.index(plot)
                 for event in step.events:
-                    self.hub.emit(event, host=number, epoch=report.epoch)
+                    self.hub.emit(event, host=self.plots.index(plot), epoch=report.epoch)
             if plot.host.done:
                 self._finish(plot)
         self.round += 1
         return steps
+
+    def _control(self, plot: Plot) -> Control | None:
+        """The course of a host's twin, as long as its own."""
+        return next((twin.curve() for twin in self.plots if twin.control and twin.index == plot.index), None)
+
+    def _pay(self, plot: Plot, reward: RewardStep | None, epoch: int) -> None:
+        """Record what a host's decision after `epoch` earned."""
+        if reward is not None:
+            plot.reward += reward.total
+            if self.hub.on and not plot.control:
+                earned = Rewarded(total=reward.total, components=dict(reward.components))
+                self.hub.emit(earned, host=self.plots.index(plot), epoch=epoch)
 
     def _finish(self, plot: Plot) -> None:
         """Final figures of a host: those of its harvested network, on val and on the untouched test split."""
@@ -127,6 +162,11 @@ class Session:
         val = evaluate_split(network, self.task, self.data.val, self.config.training.eval_batch)
         test = evaluate_split(network, self.task, self.data.test(FinalEvaluation(asked_by="end of a run")), self.config.training.eval_batch)
         parameters = sum(p.numel() for p in network.parameters())
+        final = FinalScore(accuracy=val.accuracy, loss=val.loss, parameters=parameters)
+        self._pay(plot, plot.earnings.settle(None, self._control(plot), final), host.epoch)
+        if self.episodes is not None and not plot.control:
+            about = {"task": self.config.task, "seed": host.seed, "controller": plot.episode.controller.name, "final": asdict(final)}
+            plot.earnings.recorder.save(self.episodes / f"host-{plot.index:04}.safetensors", **about)
         plot.result = {
             "seed": host.seed,
             "controller": plot.episode.controller.name,
@@ -141,6 +181,7 @@ class Session:
             "fossilized": host.fossilized,
             "pruned": host.pruned,
             "rollbacks": host.rollbacks,
+            "reward": plot.reward,
             "slots": {r.slot: {"stage": r.stage.name, "blueprint": r.blueprint} for r in host.model.reports()},
         }
         if self.hub.on:
@@ -190,7 +231,17 @@ class Session:
             "data": self.data.fingerprint,
             "classes": self.data.classes,
             "round": self.round,
-            "plots": [{"host": p.host.state(), "episode": p.episode.state(), "result": p.result} for p in self.plots],
+            "plots": [
+                {
+                    "host": plot.host.state(),
+                    "episode": plot.episode.state(),
+                    "earnings": plot.earnings.state(),
+                    "curve": [plot.accuracies, plot.losses],
+                    "reward": plot.reward,
+                    "result": plot.result,
+                }
+                for plot in self.plots
+            ],
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -203,7 +254,9 @@ class Session:
         for plot, saved in zip(self.plots, state["plots"], strict=True):
             plot.host.load_state(saved["host"])
             plot.episode.load_state(saved["episode"])
-            plot.result = saved["result"]
+            plot.earnings.load_state(saved["earnings"])
+            plot.accuracies, plot.losses = (list(values) for values in saved["curve"])
+            plot.reward, plot.result = saved["reward"], saved["result"]
 
 
 def versions() -> dict[str, str]:
