@@ -62,9 +62,7 @@ def test_a_curve_outside_its_time_stays_at_its_ends(curve: Curve, t: float) -> N
     assert 0.0 <= curve_value(curve, t) <= 1.0
 
 
-@given(
-    start=shares, target=shares, epochs=st.sampled_from((*TEMPOS, *ALPHA_SPEEDS)), curve=curves, further=st.integers(0, 5)
-)
+@given(start=shares, target=shares, epochs=st.sampled_from((*TEMPOS, *ALPHA_SPEEDS)), curve=curves, further=st.integers(0, 5))
 def test_a_ramp_takes_exactly_its_epochs_and_ends_exactly_at_its_target(
     start: float, target: float, epochs: int, curve: Curve, further: int
 ) -> None:

@@ -81,6 +81,7 @@ REFUSALS = [
     (Gate.G2, {"trial_contribution": NAN}, "trial contribution +nan points, at least 0.0 needed", False),
     (Gate.G3, {"alpha_target": 0.5}, "alpha's target is 0.5, not 1.0", True),
     (Gate.G3, {"alpha": 0.75, "ramp_left": 2}, "alpha is 0.750, 2 epochs from its target", True),
+    (Gate.G3, {"alpha": 0.9999, "ramp_left": 1}, "alpha is 1.000, 1 epochs from its target", True),
     (Gate.G5, {"finite": False}, "the seed has parameters that are not finite", True),
     (Gate.G5, {"gradients": None}, "gradients not measured", True),
     (Gate.G5, {"gradients": gradients(exploding=0.1, peak=1234.5)}, "a gradient is exploding (norm 1.23e+03)", True),

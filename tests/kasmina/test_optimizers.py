@@ -281,8 +281,10 @@ def test_an_optimiser_that_follows_later_takes_the_seeds_over() -> None:
     assert [group["params"] for group in first.param_groups[1:]] == [[], [], []]
     assert {id(p) for p in first.state} == {id(p) for p in net.host.parameters()}
     before = values(seed_of(net, "mix"))
+    net.tick()
     step(net, first)
     assert same(values(seed_of(net, "mix")), before), "the first optimiser no longer steps them"
+    assert net.host_meter.read() is None, "nor measures them"
     step(net, second)
     assert not same(values(seed_of(net, "mix")), before)
     net.germinate("late", "norm")

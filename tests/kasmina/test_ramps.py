@@ -44,9 +44,11 @@ def test_a_target_of_one_half_stays_blending_until_it_is_raised_to_one() -> None
     net = grow()
     optimizer = sgd(net)
     lead(net, "mix", Stage.BLENDING, optimizer, tempo=1, alpha_target=0.5)
+    net.drain_journal()
     for _ in range(5):
         net.tick()
         assert (mix(net).stage, mix(net).alpha) == (Stage.BLENDING, 0.5)
+    assert net.journal == [], "no gate is asked for a seed that is not on its way to full influence"
     with pytest.raises(GateError, match=r"alpha's target is 0\.5, not 1\.0"):
         net.advance("mix")
     net.set_alpha_target("mix", 1.0, speed=3)
