@@ -59,7 +59,7 @@ class Host:
         self.epoch = self.steps = self.germinated = self.fossilized = self.pruned = self.rollbacks = 0
         self.flops: dict[str, int] = dict.fromkeys(("forward", "backward", "validation", "counterfactual"), 0)
         self.last: EpochReport | None = None
-        self.snapshot = Snapshot.take(self.model, self.optimizer, epoch=0)
+        self.snapshot = self._snapshot()
 
     @property
     def done(self) -> bool:
@@ -86,7 +86,7 @@ class Host:
         else:
             self._drop_broken_seeds()
             if self.governor.healthy and self.epoch % self.config.governor.snapshot_every == 0:
-                self.snapshot = Snapshot.take(self.model, self.optimizer, self.epoch)
+                self.snapshot = self._snapshot()
         flops.update(measurement.flops)
         for part, spent in flops.items():
             self.flops[part] += spent
@@ -102,7 +102,7 @@ class Host:
         order = epoch_order(len(split), stream_seed("host", self.seed), self.epoch).to(device)
         with torch.random.fork_rng(devices=_cuda(device)):
             torch.manual_seed(stream_seed("dropout", self.seed, self.epoch))
-            for index in order.split(self.member.batch):
+            for index in _batches(order, self.member.batch):
                 x, y = self.batch(index)
                 self.optimizer.zero_grad(set_to_none=True)
                 with self.autocast():
@@ -194,7 +194,9 @@ class Host:
         """After the controller has acted: the body's tick. Returns what has happened to the seeds since the last call."""
         fossilized = [slot.id for slot in self.model._slots() if slot.life.stage is Stage.FOSSILIZED and slot.life.epochs_in_stage == 0]
         if fossilized and self.governor.healthy:
-            self.snapshot = Snapshot.take(self.model, self.optimizer, self.epoch)
+            self.snapshot = self._snapshot()
+        elif fossilized:
+            self.snapshot = self.snapshot.with_new_fossils(self.model, self.optimizer, self.governor)
         self.model.tick()
         return self.drain()
 
@@ -210,12 +212,15 @@ class Host:
 
     # Safety
 
+    def _snapshot(self) -> Snapshot:
+        return Snapshot.take(self.model, self.optimizer, self.governor, self.epoch)
+
     def roll_back(self, reason: str) -> None:
         """Back to the last snapshot: host and fossils restored, live seeds pruned. The budget goes on."""
         live = [report.slot for report in self.model.reports() if report.stage in LIVE]
         for slot in live:
             self.model.prune(slot, cause="rollback")
-        self.snapshot.restore(self.model, self.optimizer)
+        self.snapshot.restore(self.model, self.optimizer, self.governor)
         self.rollbacks += 1
         self.model.journal.append(RolledBack(reason=reason, to_epoch=self.snapshot.epoch, pruned=tuple(live)))
 
@@ -272,8 +277,13 @@ class Host:
     _COUNTERS = ("epoch", "steps", "germinated", "fossilized", "pruned", "rollbacks")
 
 
+def _batches(order: Tensor, size: int) -> list[Tensor]:
+    """The order cut into batches. A last one of a single sample joins the one before: a batch norm over vectors needs two."""
+    batches = list(order.split(size))
+    if len(batches) > 1 and len(batches[-1]) == 1:
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
+
 
 def _cuda(device: torch.device) -> list[int]:
     return [device.index or 0] if device.type == "cuda" else []
-
-

@@ -1,0 +1,95 @@
+"""Hosts small enough to train in milliseconds, for the tests of training and of runs."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from esper.leyline.actions import Decision, Op
+from esper.leyline.events import Event
+from esper.leyline.reports import EpochReport, GateConfig
+from esper.leyline.stages import Stage
+from esper.tolaria.config import TrainingConfig
+from esper.tolaria.data import Data
+from esper.tolaria.flops import FlopLedger
+from esper.tolaria.host import Host
+from esper.tolaria.tasks import get
+
+OPEN = GateConfig(strict=False, min_training_epochs=0, min_gradient_health=0.0)
+"""Gates that ask for next to nothing, so that a seed comes through its life in a few epochs."""
+EASY = TrainingConfig(gates=OPEN)
+MEMBER: dict[str, Any] = {"widths": (2, 2, 4), "kernel": 3, "train_size": 192, "epochs": 12, "batch": 48}
+
+
+@cache
+def data(task: str = "digits") -> Data:
+    """The task's data, loaded once for all tests of a process."""
+    return get(task).load(None, torch.device("cpu"))
+
+
+def make_host(seed: int = 0, config: TrainingConfig = EASY, task: str = "digits", **member: Any) -> Host:
+    """A host of the task, with some of its member's fields set."""
+    torch.set_num_threads(1)
+    chosen = get(task).family.with_fixed(**{**(MEMBER if task == "digits" else {}), **member}).standard
+    return Host(get(task), data(task), chosen, seed, config, FlopLedger())
+
+
+def epoch(host: Host, *decisions: Decision) -> tuple[EpochReport, list[Event]]:
+    """One epoch, what was decided after it, and its end."""
+    report = host.train_epoch()
+    for decision in decisions:
+        host.model.act(decision)
+    return report, host.end_epoch()
+
+
+def germinate(slot: str = "r0c1", blueprint: str = "conv_light", **values: Any) -> Decision:
+    return Decision(op=Op.GERMINATE, slot=slot, blueprint=blueprint, **{"tempo": 3, **values})
+
+
+def grow_to(host: Host, stage: Stage, slot: str = "r0c1", blueprint: str = "conv_light", **values: Any) -> list[Event]:
+    """Train until the slot's seed has come to the stage; returns what happened on the way."""
+    events = epoch(host, germinate(slot, blueprint, **values))[1]
+    while host.model.report(slot).stage is not stage:
+        decisions = {
+            Stage.TRAINING: Decision(op=Op.ADVANCE, slot=slot),
+            Stage.HOLDING: Decision(op=Op.FOSSILIZE, slot=slot),
+        }
+        report = host.train_epoch()
+        now = next(seed.stage for seed in report.seeds if seed.slot == slot)
+        if now in decisions:
+            host.model.act(decisions[now])
+        events += host.end_epoch()
+        assert host.epoch < 40, f"the seed never came to {stage.name}"
+    return events
+
+
+def bits(value: Any) -> Any:
+    """The value in a form in which `==` means the same types and the same bits."""
+    if isinstance(value, Tensor):
+        plain = value.detach().clone(memory_format=torch.contiguous_format).reshape(-1)
+        return ("tensor", str(value.dtype), tuple(value.shape), plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b"")
+    if isinstance(value, float):
+        return ("float", struct.pack(">d", value))
+    if isinstance(value, dict):
+        return ("dict", [(bits(key), bits(item)) for key, item in value.items()])
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, [bits(item) for item in value])
+    return value
+
+
+def facts(report: EpochReport) -> Any:
+    """A report without the one thing that differs between two equal runs, in a form to compare."""
+    record = asdict(report)
+    del record["seconds"]
+    return bits(record)
+
+
+def fingerprint(*values: Any) -> str:
+    """A hash of everything in the values."""
+    return hashlib.sha256(repr([bits(value) for value in values]).encode()).hexdigest()

@@ -1,0 +1,200 @@
+"""One host in training: what its result depends on, and what it does not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from esper.leyline.actions import Decision, Op, Style
+from esper.leyline.reports import EpochReport, LifecycleConfig
+from esper.leyline.stages import Stage
+from esper.simic.episode import Episode
+from esper.tamiyo import Rules, make
+from esper.tolaria.config import TrainingConfig
+from esper.tolaria.data import epoch_order, stream_seed
+from esper.tolaria.engine import SerialEngine
+from esper.tolaria.host import Host
+from tests.tolaria.small import OPEN, bits, data, epoch, facts, fingerprint, germinate, grow_to, make_host
+
+LOTS = {"wait": 0.1}
+"""A random controller that seldom waits, so that much happens in a few epochs."""
+
+
+def play(hosts: list[Host], epochs: int) -> list[list[EpochReport]]:
+    """Grow hosts side by side under a random controller; the reports of each."""
+    episodes = [Episode(host, make("random", LOTS), Rules(), seed=host.seed) for host in hosts]
+    told: list[list[EpochReport]] = [[] for _ in hosts]
+    for _ in range(epochs):
+        for episode, report, reports in zip(episodes, SerialEngine().run_epoch(hosts), told, strict=True):
+            episode.step(report)
+            reports.append(report)
+    return told
+
+
+def test_a_host_in_a_batch_of_eight_is_the_host_alone_bit_for_bit() -> None:
+    batch = [make_host(seed) for seed in range(8)]
+    together = play(batch, 9)
+    for seed in (0, 5):
+        alone = make_host(seed)
+        reports = play([alone], 9)[0]
+        assert [facts(report) for report in reports] == [facts(report) for report in together[seed]]
+        assert bits(alone.state()) == bits(batch[seed].state())
+    assert len({fingerprint(host.model.state_dict()) for host in batch}) == 8
+    assert sum(host.germinated for host in batch) >= 8, "too little grew for this to show anything"
+    assert {seed.stage for told in together for report in told for seed in report.seeds} >= {Stage.TRAINING, Stage.BLENDING}
+
+
+def final_fingerprint(seed: int) -> str:
+    """A hash of a grown host, its optimiser and all its reports."""
+    host = make_host(seed, widths=(2, 4))
+    reports = play([host], 6)[0]
+    return fingerprint(host.state(), [facts(report) for report in reports])
+
+
+def test_the_same_seed_gives_the_same_result_here_and_in_another_process() -> None:
+    script = "from tests.tolaria.test_host import final_fingerprint; print(final_fingerprint(4))"
+    elsewhere = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    torch.manual_seed(99)
+    assert final_fingerprint(4) == final_fingerprint(4) == elsewhere
+    assert final_fingerprint(5) != elsewhere
+
+
+def recorded(host: Host) -> list[tuple[Tensor, Tensor]]:
+    """A list to which every batch that the host trains on is appended."""
+    batches: list[tuple[Tensor, Tensor]] = []
+    original = host.batch
+
+    def batch(index: Tensor) -> tuple[Tensor, Tensor]:
+        batches.append(original(index))
+        return batches[-1]
+
+    host.batch = batch  # type: ignore[method-assign]
+    return batches
+
+
+def test_growing_shifts_neither_order_nor_augmentation() -> None:
+    waiting, growing = make_host(augment=True, slots="both"), make_host(augment=True, slots="both")
+    told = [recorded(host) for host in (waiting, growing)]
+    plans = [[germinate("r0c0")], [germinate("r1c1", "conv_heavy")], [Decision(op=Op.ADVANCE, slot="r0c0")], [], [], []]
+    for decisions in plans:
+        epoch(waiting)
+        epoch(growing, *decisions)
+    assert growing.model.report("r0c0").stage is Stage.HOLDING
+    assert growing.model.report("r1c1").stage is Stage.TRAINING
+    assert bits(told[0]) == bits(told[1])
+    assert len(told[0]) == len(plans) * 5
+    assert bits(told[0][1]) != bits(told[0][6]), "another epoch has another order"
+
+
+def test_every_sample_is_seen_once_in_every_epoch() -> None:
+    host = make_host(train_size=100, batch=32)
+    batches = recorded(host)
+    host.train_epoch()
+    seen = torch.cat([x for x, _ in batches[1:]]).flatten(1)
+    expected = host.split.x.flatten(1)
+    assert [len(x) for x, _ in batches[1:]] == [32, 32, 32, 4]
+    assert sorted(map(tuple, seen.tolist())) == sorted(map(tuple, expected.tolist()))
+
+
+def test_a_last_batch_of_one_joins_the_one_before() -> None:
+    host = make_host(train_size=97, batch=48)  # a batch norm over vectors could not work on a single sample
+    batches = recorded(host)
+    host.train_epoch()
+    assert [len(x) for x, _ in batches[1:]] == [48, 49]
+
+
+def bare_loop(host: nn.Module, seed: int, rates: list[float], clip: float) -> list[tuple[float, float]]:
+    """What anybody would write: SGD with Nesterov momentum over shuffled batches, clipped. Returns loss and accuracy of each epoch."""
+    split = data().train
+    optimizer = torch.optim.SGD(host.parameters(), lr=rates[0], momentum=0.9, nesterov=True, weight_decay=5e-4)
+    figures = []
+    for number, rate in enumerate(rates):
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        host.train()
+        loss_sum, correct = torch.zeros(()), torch.zeros(())
+        for index in epoch_order(len(split), stream_seed("host", seed), number).split(64):
+            x, y = split.x[index], split.y[index]
+            optimizer.zero_grad()
+            logits = host(x)
+            loss = F.cross_entropy(logits, y)
+            loss.backward()
+            nn.utils.clip_grad_norm_(host.parameters(), clip)
+            optimizer.step()
+            loss_sum += loss.detach() * len(x)
+            correct += (logits.argmax(-1) == y).sum()
+        figures.append((float(loss_sum) / len(split), 100.0 * float(correct) / len(split)))
+    return figures
+
+
+@pytest.mark.parametrize("clip", [1.0, 0.05])
+def test_a_host_that_does_not_grow_is_a_bare_loop_bit_for_bit(clip: float) -> None:
+    host = make_host(3, TrainingConfig(clip=clip), widths=(4, 4, 8), train_size=0, batch=64, epochs=2, schedule="linear", decay=1.0)
+    bare, _, _ = host.task.build_host(host.member, 10, 3)
+    reports = [epoch(host)[0] for _ in range(2)]
+    figures = bare_loop(bare, 3, [0.2, 0.1], clip)
+    assert bits(dict(host.model.host.state_dict())) == bits(dict(bare.state_dict()))
+    assert [(report.train_loss, report.train_accuracy) for report in reports] == figures
+    assert [report.learning_rate for report in reports] == [0.2, 0.1]
+
+
+def test_training_leaves_the_global_random_streams_alone() -> None:
+    host = make_host(augment=True)
+    before = torch.get_rng_state()
+    grow_to(host, Stage.HOLDING)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_report_says_where_the_host_stands() -> None:
+    host = make_host(train_size=100, batch=32, epochs=10)
+    grow_to(host, Stage.BLENDING)
+    report, _ = epoch(host)
+    assert (report.epoch, report.budget, report.classes) == (host.epoch, 10, 10)
+    assert report.steps == 4 * report.epoch
+    assert report.parameters == host.model.parameter_count() > report.start_parameters
+    assert report.germinated == 1
+    assert report.rollbacks == 0
+    assert report.anomaly == ""
+    assert report.gradients is not None
+    assert report.gradients.steps == 4
+    assert len(report.seeds) == len(report.verdicts) == 3
+    assert [verdict is not None for verdict in report.verdicts] == [False, True, False]
+    assert set(report.seconds) == {"train", "validate"}
+
+
+def test_a_host_is_done_when_its_budget_is_spent() -> None:
+    host = make_host(epochs=2)
+    epoch(host)
+    assert not host.done
+    epoch(host)
+    assert host.done
+
+
+def test_the_embargo_takes_no_more_than_a_tenth_of_the_budget() -> None:
+    assert [make_host(epochs=epochs).model.lifecycle.embargo_epochs for epochs in (5, 19, 20, 40, 200)] == [1, 1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("stage", [Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED, Stage.EMBARGOED])
+def test_a_saved_host_goes_on_bit_for_bit(stage: Stage) -> None:
+    lifecycle = LifecycleConfig(auto_advance=stage is not Stage.GERMINATED)
+    config = TrainingConfig(gates=OPEN, isolation="shadow", lifecycle=lifecycle)
+    host, other = make_host(2, config, epochs=20), make_host(2, config, epochs=20)
+    if stage is Stage.EMBARGOED:
+        grow_to(host, Stage.BLENDING)
+        epoch(host, Decision(op=Op.PRUNE, slot="r0c1"))
+    else:
+        grow_to(host, stage, style=Style.GATED)
+    assert host.model.report("r0c1").stage is stage
+    other.load_state(tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, host.state()))
+    assert bits(other.state()) == bits(host.state())
+    for _ in range(3):
+        (report, events), (expected, told) = epoch(other), epoch(host)
+        assert facts(report) == facts(expected)
+        assert events == told
+    assert bits(other.state()) == bits(host.state())
