@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn, optim
@@ -11,7 +13,7 @@ from torch import Tensor, nn, optim
 from esper.kasmina import Growable
 from esper.kasmina.blueprints import Seed
 from esper.kasmina.slot import Slot
-from esper.leyline import GateConfig, GradientStats, SeedReport, Stage
+from esper.leyline import GateConfig, GradientStats, OptimizerError, SeedReport, Stage
 
 SLOTS = ("stem.0", "mix", "late")
 """Feature maps of width 4, then vectors of width 6 twice."""
@@ -146,6 +148,78 @@ def same(a: list[Tensor], b: list[Tensor]) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
+Build = Callable[[Any], optim.Optimizer]
+
+OPTIMIZERS: dict[str, Build] = {
+    "sgd": lambda params: optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=1e-4),
+    "nesterov": lambda params: optim.SGD(params, lr=0.05, momentum=0.9, nesterov=True, foreach=True),
+    "sgd fused": lambda params: optim.SGD(params, lr=0.05, momentum=0.9, fused=True),
+    "adam": lambda params: optim.Adam(params, lr=0.01),
+    "adam foreach": lambda params: optim.Adam(params, lr=0.01, foreach=True),
+    "adam amsgrad": lambda params: optim.Adam(params, lr=0.01, amsgrad=True),
+    "adamw": lambda params: optim.AdamW(params, lr=0.01),
+    "adamw fused": lambda params: optim.AdamW(params, lr=0.01, fused=True),
+    "rmsprop": lambda params: optim.RMSprop(params, lr=0.01, momentum=0.5),
+    "adagrad": lambda params: optim.Adagrad(params, lr=0.01),
+}
+
+SOURCES: dict[str, Callable[[Growable], Any]] = {
+    "parameter_groups": lambda net: net.parameter_groups(),
+    "parameters": lambda net: net.parameters(),
+    "the host's parameters": lambda net: net.host.parameters(),
+    "names": lambda net: net.named_parameters(),
+}
+
+
+def followed(net: Growable, kind: str = "sgd", source: str = "parameter_groups") -> optim.Optimizer:
+    optimizer = OPTIMIZERS[kind](SOURCES[source](net))
+    net.follow(optimizer)
+    return optimizer
+
+
+def group_of(optimizer: optim.Optimizer, slot: str) -> dict[str, Any]:
+    (group,) = (group for group in optimizer.param_groups if "slot" in group and group["slot"] == slot)
+    return group
+
+
+def check_groups(net: Growable, optimizer: optim.Optimizer) -> None:
+    """The groups hold the live parameters and nothing else, each once, and no state is left of what is gone."""
+    for slot in SLOTS:
+        group = group_of(optimizer, slot)
+        assert [id(p) for p in group["params"]] == [id(p) for p in slot_of(net, slot).seed_parameters()]
+        assert "param_names" not in group or len(group["param_names"]) == len(group["params"])
+    held = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    assert sorted(held) == sorted({id(p) for p in net.parameters()})
+    assert {id(p) for p in optimizer.state} <= set(held)
+
+
+def whole_life(net: Growable, optimizer: optim.Optimizer, between: Callable[[], None]) -> None:
+    """Takes "mix" to a fossil, "late" to a prune by a ramp and "stem.0" through a change of style to an end at once."""
+    for slot, style in zip(SLOTS, ("gated", "linear_add", "linear_multiply"), strict=True):
+        net.germinate(slot, "norm", tempo=1, style=style)
+        between()
+    net.tick()
+    step(net, optimizer)
+    for slot in SLOTS:
+        net.advance(slot)
+        between()
+    net.tick()
+    between()
+    step(net, optimizer)
+    net.record("mix", contribution=1.0)
+    net.fossilize("mix")
+    net.prune("late", speed=2)
+    net.set_alpha_target("stem.0", 0.5, style="linear_add")
+    between()
+    for _ in range(2):
+        net.tick()
+        between()
+        step(net, optimizer)
+    net.prune("stem.0")
+    between()
+    assert [net.report(slot).stage for slot in SLOTS] == [Stage.PRUNED, Stage.FOSSILIZED, Stage.PRUNED]
+
+
 def everything(net: Growable, *optimizers: optim.Optimizer) -> list[bytes]:
     """All that a refused command must leave alone, as bytes: the network's state, the optimisers', the random stream. Not the journal,
     in which a gate's refusal is written."""
@@ -165,3 +239,14 @@ def as_bytes(value: Any) -> bytes:
     if isinstance(value, (list, tuple)):
         return b"|".join(as_bytes(item) for item in value)
     return repr(value).encode()
+
+
+def refuse_to_follow(net: Growable, optimizer: optim.Optimizer, message: str) -> None:
+    """Following raises, nothing has changed, and the network grows on without the optimiser."""
+    before = everything(net, optimizer)
+    with pytest.raises(OptimizerError, match=message):
+        net.follow(optimizer)
+    assert everything(net, optimizer) == before
+    net.germinate("mix", "norm")
+    assert len(optimizer.state_dict()["param_groups"]) == len(optimizer.param_groups)
+    assert all(id(p) not in {id(q) for q in seed_of(net, "mix").parameters()} for g in optimizer.param_groups for p in g["params"])
