@@ -87,15 +87,14 @@ def can_be_harvested(model: nn.Module, example: Example, places: Sequence[Place]
         except Exception:
             return False
         finally:
-            for owner, name, module in reversed(replaced):
+            for owner, name, module in replaced:
                 setattr(owner, name, module)
 
 
 def _replace(host: nn.Module, seeds: Sequence[tuple[Place, nn.Module]]) -> list[tuple[nn.Module, str, nn.Module]]:
-    """Put grown modules in their places; returns where and what was replaced, in order."""
-    planned = []
-    # Inner modules first: replacing an outer one would change the inner one's path.
-    for place, seed in sorted(seeds, key=lambda pair: pair[0].path.count("."), reverse=True):
+    """Put grown modules in their places; returns where and what was replaced."""
+    planned = []  # all of it first: replacing an outer module changes the paths of those inside
+    for place, seed in seeds:
         parent, _, name = place.path.rpartition(".")
         owner = host.get_submodule(parent)
         planned.append((owner, name, getattr(owner, name), grow_module(getattr(owner, name), seed, place)))
