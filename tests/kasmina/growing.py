@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from esper.kasmina import Growable
-from esper.kasmina.blueprints import names
+from esper.kasmina import Growable, SlotShape, blueprint
+from esper.kasmina.blueprints import names, unregister
 from esper.kasmina.probe import probe
 from esper.leyline import GateConfig, Stage, Style, Topology
 from tests.kasmina.zoo import ZOO, Specimen, leaves, loss_of, run
@@ -130,10 +131,10 @@ def hook_count(model: nn.Module) -> int:
     return sum(len(hooks) for module in model.modules() for kind, hooks in vars(module).items() if kind.endswith(("_hooks", "_pre_hooks")))
 
 
-def grow_one(model: nn.Module, slot: str, example: Any, blueprint: str | None = None) -> Growable:
+def grow_one(model: nn.Module, slot: str, example: Any, name: str | None = None) -> Growable:
     """The model with a fossil at one slot."""
     net = Growable(model, [slot], example, gates=OPEN)
-    net.germinate(slot, blueprint or names(net.report(slot).topology)[-1], tempo=1)
+    net.germinate(slot, name or names(net.report(slot).topology)[-1], tempo=1)
     net.advance(slot)
     for stage in (Stage.BLENDING, Stage.FOSSILIZED):
         net.zero_grad()
@@ -159,3 +160,13 @@ def assert_equal(found: list[Tensor], expected: list[Tensor], tolerance: float =
     for a, b in zip((leaf.detach() for leaf in found), expected, strict=True):
         scale = max(1.0, float(b.abs().max()))
         assert float((a - b).abs().max()) <= tolerance * scale
+
+
+@contextmanager
+def registered(name: str, build: Callable[[SlotShape], nn.Module]) -> Iterator[str]:
+    """A blueprint of feature maps that is known inside alone."""
+    blueprint(name, Topology.MAP2D, purpose="a test")(build)
+    try:
+        yield name
+    finally:
+        unregister(name, Topology.MAP2D)

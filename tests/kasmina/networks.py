@@ -230,7 +230,7 @@ class Patches(nn.Module):
         return self.conv(x).flatten(2).transpose(1, 2)
 
 
-def plain_mlp() -> nn.Module:
+def plain_mlp() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 3))
 
 

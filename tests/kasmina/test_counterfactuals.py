@@ -13,6 +13,7 @@ from esper.kasmina import Growable
 from esper.leyline import Stage, Style
 from esper.leyline.errors import TransitionError, UnknownNameError
 from tests.kasmina.growing import grow, identical, measure, to_training, unlike_birth
+from tests.kasmina.networks import plain_mlp
 from tests.kasmina.zoo import BY_NAME, ZOO, Specimen, leaves, run
 
 everyone = pytest.mark.parametrize("specimen", ZOO, ids=lambda s: s.name)
@@ -77,6 +78,20 @@ def test_without_its_seeds_the_network_is_the_bare_one(specimen: Specimen) -> No
         assert all(identical(a, b) for a, b in zip(bare, outputs(net, specimen.example(9)), strict=True))
     assert all(identical(a, b) for a, b in zip(full, outputs(net, specimen.example(9)), strict=True))
     assert not all(torch.allclose(a, b, atol=1e-4) for a, b in zip(full, bare, strict=True))
+
+
+@pytest.mark.parametrize("target", [0.25, 1.0])
+def test_a_trial_shows_the_seed_at_its_target(target: float) -> None:
+    specimen = BY_NAME["mlp"]
+    net = unlike_birth(to_training(grow(specimen), specimen, alpha_target=target))
+    slot, example, layers = net._slots()[1], specimen.example(9), plain_mlp()
+    layers.load_state_dict(net.host.state_dict())
+    features = layers[:3](example)
+    assert slot.seed is not None
+    with torch.no_grad():
+        expected = layers[3:](features + target * (slot.seed(features) - features))
+    with net.trial(slot.id):
+        torch.testing.assert_close(outputs(net, example)[0], expected)
 
 
 def test_counterfactuals_nest_and_are_undone_when_the_body_raises() -> None:

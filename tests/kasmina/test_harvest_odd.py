@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.kasmina import SlotShape, blueprint
-from esper.kasmina.blueprints import GroupNorm, unregister
-from esper.leyline import Topology
+from esper.kasmina.blueprints import GroupNorm
 from esper.leyline.errors import HarvestError
-from tests.kasmina.growing import assert_equal, fingerprint, grow_one, hook_count, outputs
+from tests.kasmina.growing import assert_equal, fingerprint, grow_one, hook_count, outputs, registered
 from tests.kasmina.networks import ReadsWeight
 from tests.kasmina.zoo import BY_NAME
 
@@ -223,15 +220,6 @@ class Choosing(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(self.norm(x)) if x.mean() > -100 else x
-
-
-@contextmanager
-def registered(name: str, build: Callable[[SlotShape], nn.Module]) -> Iterator[str]:
-    blueprint(name, Topology.MAP2D, purpose="a test")(build)
-    try:
-        yield name
-    finally:
-        unregister(name, Topology.MAP2D)
 
 
 def test_a_blueprint_of_ones_own_stays_a_class_of_ones_own() -> None:

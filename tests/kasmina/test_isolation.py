@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from esper.kasmina import Growable
 from esper.kasmina.blending import Gating, Graft, combine, straight_through
 from esper.leyline import Style, Topology
-from tests.kasmina.growing import STYLES, gradients, grow, identical, to_blending, to_fossil, to_training, unlike_birth
+from tests.kasmina.growing import STYLES, gradients, grow, identical, registered, to_blending, to_fossil, to_training, unlike_birth
 from tests.kasmina.zoo import BY_NAME, ZOO, Specimen, loss_of, run
 
 everyone = pytest.mark.parametrize("specimen", ZOO, ids=lambda s: s.name)
@@ -235,6 +235,21 @@ def test_a_shadow_pass_leaves_the_host_alone(specimen: Specimen) -> None:
     assert all(identical(after[name], before[name]) for name in after)
     assert all(id(buffer) == buffers[name][0] and identical(buffer, buffers[name][1]) for name, buffer in net.host.named_buffers())
     assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_gradients_of_a_shadow_pass_have_the_layout_of_their_parameters() -> None:
+    specimen = BY_NAME["channels_last"]
+    with registered("raw_conv", lambda shape: nn.Conv2d(shape.width, shape.width, 3, padding=1)) as name:
+        net = grow(specimen, isolation="shadow")
+        net.germinate("layer1", name)
+    net.advance("layer1")
+    optimizer = torch.optim.SGD(net.parameter_groups(), lr=0.1, momentum=0.9, fused=True)
+    net.follow(optimizer)
+    before = [p.detach().clone() for p in net.slots.parameters()]
+    net.shadow_backward(lambda: loss_of(run(net, specimen.example())))
+    assert all(p.grad is not None and p.grad.stride() == p.stride() for p in net.slots.parameters())
+    optimizer.step()  # the fused one refuses other layouts
+    assert not any(torch.equal(a, b) for a, b in zip(before, net.slots.parameters(), strict=True))
 
 
 def test_a_shadow_pass_without_seeds_in_training_does_nothing() -> None:
