@@ -50,6 +50,8 @@ def add_flags(parser: argparse.ArgumentParser, config: type, *, everything: bool
         if is_dataclass(kind):
             nested.append((kind, key + "."))
             continue
+        if each.name == "kind":  # which config this is, not something to choose
+            continue
         flag = "--" + key.replace("_", "-")
         text = " ".join(filter(None, [docs.get(each.name, ""), _default(each)])).replace("%", "%%") if shown else argparse.SUPPRESS
         options: dict[str, Any] = {"dest": key, "default": argparse.SUPPRESS, "help": text}

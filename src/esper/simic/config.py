@@ -32,6 +32,8 @@ class GrowthConfig:
     """Most seeds, live or fossil, that a host may hold at once."""
     control: bool = True
     """Also train each host without growth, as a twin with the same seed, to compare with."""
+    task_files: tuple[Path, ...] = ()
+    """Python files that register tasks of your own; see docs/tasks.md."""
     data: Path | None = None
     """Folder with the task's data; by default the cache."""
     device: str = "cpu"
@@ -40,6 +42,8 @@ class GrowthConfig:
     """CPU threads for torch; by default what suits the task, one for small hosts."""
     training: TrainingConfig = field(default_factory=TrainingConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
+    checkpoint_every: Annotated[int, Range(1)] = 5
+    """Epochs, or rounds, between checkpoints."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -57,6 +61,7 @@ class GrowthConfig:
 class RunConfig(GrowthConfig):
     """Everything that decides a run under a controller. Written to config.toml, from which the same run starts again."""
 
+    kind: Literal["run"] = "run"
     task: str = "digits"
     """What to train on; `esper tasks` lists them."""
     controller: str = "heuristic"
@@ -65,8 +70,6 @@ class RunConfig(GrowthConfig):
     """Hosts grown side by side; host i has seed `seed + i`."""
     seed: Annotated[int, Range(0)] = 0
     """The first host's seed: its initial weights, data order, augmentation and seeds."""
-    checkpoint_every: Annotated[int, Range(1)] = 5
-    """Epochs between checkpoints."""
     heuristic: HeuristicConfig = field(default_factory=HeuristicConfig)
     fixed: FixedConfig = field(default_factory=FixedConfig)
     random: RandomConfig = field(default_factory=RandomConfig)

@@ -17,6 +17,7 @@ from esper.simic.config import RunConfig
 from esper.tolaria.checkpoint import CheckpointStore
 from esper.tolaria.runs import read_run
 from esper.tolaria.tasks import get as get_task
+from esper.tolaria.tasks import load_task_file
 
 TOLERANCE = 1e-5
 """Largest difference, relative to the largest output, between the network and what was written of it."""
@@ -38,6 +39,8 @@ def harvest_of_run(path: Path, host: int | None = None) -> tuple[nn.Module, Tens
         host = max(range(len(plots)), key=lambda i: plots[i]["result"]["val_accuracy"] if plots[i]["result"] else -1.0)
     if not 0 <= host < len(plots):
         raise ConfigError(f"the run {path} has the hosts 0 to {len(plots) - 1}, found {host}")
+    for file in config.task_files:
+        load_task_file(file)
     task = get_task(config.task)
     net, slots, example = task.build_host(config.member_for(task.family, config.seed + host), state["classes"], config.seed + host)
     model = Growable(net, slots, example)

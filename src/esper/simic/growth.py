@@ -7,14 +7,15 @@ that of the network harvested then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
-from esper.leyline.actions import Decision
-from esper.leyline.events import Event
+from esper.leyline.actions import WAIT, Decision
+from esper.leyline.errors import EsperError
+from esper.leyline.events import Event, Refused
 from esper.leyline.reports import EpochReport
 from esper.leyline.stages import Stage
 from esper.simic.config import GrowthConfig
@@ -28,6 +29,7 @@ from esper.tolaria.flops import FlopLedger
 from esper.tolaria.host import Host
 from esper.tolaria.tasks import Member, Task
 from esper.tolaria.tasks import get as get_task
+from esper.tolaria.tasks import load_task_file
 from esper.tolaria.validation import evaluate
 
 
@@ -84,6 +86,8 @@ class Growth:
 
     def __init__(self, config: GrowthConfig, engine: Engine | None = None) -> None:
         self.config, self.engine = config, engine or SerialEngine()
+        for file in config.task_files:
+            load_task_file(file)
         torch.set_num_threads(config.threads or 1)
         self.ledger = FlopLedger()
         self._data: dict[str, Data] = {}
@@ -102,23 +106,29 @@ class Growth:
 
     def reset(self, starts: Sequence[Start]) -> list[Observation]:
         """Begin an episode for each start, trained for its first epoch."""
-        hosts = [self._host(start) for start in starts]
-        controls = [self._control(start) for start in starts]
+        self._plays = [None] * len(starts)
+        begun = self.restart(dict(enumerate(starts)))
+        return [begun[place] for place in range(len(starts))]
+
+    def restart(self, starts: Mapping[int, Start]) -> dict[int, Observation]:
+        """Begin another episode at some places, counted as in `reset`, trained for its first epoch; the other hosts stay as they are."""
+        hosts = [self._host(start) for start in starts.values()]
+        controls = [self._control(start) for start in starts.values()]
         reports = self.engine.run_epoch(hosts)
-        self._plays = []
-        for host, control, report in zip(hosts, controls, reports, strict=True):
+        observations = {}
+        for place, host, control, report in zip(starts, hosts, controls, reports, strict=True):
             rules = Rules(max_seeds=self.config.max_seeds, enabled=self.config.slots or None)
             episode = Episode(host, make("wait"), rules, seed=host.seed)
             tracker = RewardTracker(self.config.reward, host.model.slot_ids)
-            self._plays.append(_Play(host, episode, tracker, control, report, episode.look(report)))
-        return [play.observation for play in self._plays if play is not None]
+            observations[place] = episode.look(report)
+            self._plays[place] = _Play(host, episode, tracker, control, report, observations[place])
+        return observations
 
     def step(self, decisions: Sequence[Decision]) -> list[Outcome | None]:
         """Carry out one decision for each host, train an epoch, and reward. None for hosts whose episode is over."""
         assert len(decisions) == len(self._plays), f"{len(decisions)} decisions for {len(self._plays)} hosts"
         steps: list[Step | None] = [
-            play.episode.carry_out(play.observation, decision) if play is not None else None
-            for play, decision in zip(self._plays, decisions, strict=True)
+            _carry_out(play, decision) if play is not None else None for play, decision in zip(self._plays, decisions, strict=True)
         ]
         going = [play for play in self._plays if play is not None and not play.host.done]
         reports = iter(self.engine.run_epoch([play.host for play in going]))
@@ -200,3 +210,15 @@ class Growth:
         )
         parameters = host.start_parameters + sum(seed.parameters for seed in slots if seed.slot in fossils)
         return FinalScore(accuracy=accuracies[0], loss=losses[0], parameters=parameters)
+
+
+def _carry_out(play: _Play, decision: Decision) -> Step:
+    """Do what was decided if the rules allow it; whatever they do not is refused, as the body refuses what its gates do not allow."""
+    try:
+        play.observation.masks.check(decision)
+    except EsperError as error:
+        waited = play.episode.carry_out(play.observation, WAIT)
+        play.episode.tracker.note_decision(decision, succeeded=False)
+        refusal = Refused(op=decision.op, slot=decision.slot, reason=str(error))
+        return replace(waited, decision=decision, refused=str(error), events=(*waited.events, refusal))
+    return play.episode.carry_out(play.observation, decision)

@@ -1,36 +1,78 @@
-"""Running a session in a run folder: recorded, checkpointed, stopped by Ctrl-C without loss, and resumed bit for bit."""
+"""Running work in a run folder: recorded, checkpointed, stopped by Ctrl-C without loss, and resumed bit for bit."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
 from esper.leyline.config import load
-from esper.leyline.errors import EsperError
+from esper.leyline.errors import EsperError, RunError
 from esper.nissa import BEGINNING, Hub, JsonlSink, NullHub
-from esper.simic.config import RunConfig
+from esper.simic.config import GrowthConfig, RunConfig
+from esper.simic.learn_config import LearnConfig
 from esper.simic.recording import FOLDER
-from esper.simic.session import Session
 from esper.tolaria.checkpoint import CheckpointStore
 from esper.tolaria.runs import RunFolder
+
+
+class Work(Protocol):
+    """What a run does: hosts under a controller (Session), or a policy that learns (School). A round is the unit between checkpoints."""
+
+    round: int
+    """Rounds done."""
+
+    @property
+    def epochs(self) -> int:
+        """Rounds in all."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left but to end."""
+        ...
+
+    def begin(self) -> None:
+        """Record the start of a new run."""
+        ...
+
+    def run_epoch(self, progress: Callable[[int], None] | None = None) -> object:
+        """One round more."""
+        ...
+
+    def end(self) -> dict[str, Any]:
+        """Record the end and return the summary."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Everything to go on from."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state."""
+        ...
+
+    def close(self) -> None:
+        """Let go of data and processes."""
+        ...
 
 
 class Watcher(Protocol):
     """Whatever is told how a run goes: a display, or a test."""
 
-    def start(self, session: Session) -> None:
+    def start(self, work: Any) -> None:
         """The run begins, or goes on."""
 
     def progress(self, done: int) -> None:
-        """So many hosts of the present epoch are trained."""
+        """So many hosts of the present round are done."""
 
-    def epoch(self, session: Session) -> None:
-        """An epoch of all hosts is over."""
+    def epoch(self, work: Any) -> None:
+        """A round is over."""
 
     def stop(self) -> None:
         """Nothing more will come."""
@@ -46,80 +88,113 @@ class Stop:
     asked = False
 
 
-def start(config: RunConfig, path: Path | None, command: str, watcher: Watcher | None = None, telemetry: bool = True) -> dict[str, Any]:
+def start(config: GrowthConfig, path: Path | None, command: str, watcher: Watcher | None = None, telemetry: bool = True) -> dict[str, Any]:
     """Begin a run in a new folder, by default runs/TASK-CONTROLLER-NNN, and see it through. Returns the summary."""
-    with RunFolder.create(path, name=f"{config.task}-{config.controller}", config=config, command=command) as folder:
+    with RunFolder.create(path, name=_name(config), config=config, command=command) as folder:
         return _run(folder, config, watcher, telemetry)
 
 
-def resume(path: Path, watcher: Watcher | None = None, telemetry: bool = True) -> dict[str, Any]:
-    """Go on with an interrupted run from its last whole checkpoint, or from the beginning when it has none."""
+def resume(
+    path: Path, watcher: Watcher | None = None, telemetry: bool = True, change: Callable[[Any], None] | None = None
+) -> dict[str, Any]:
+    """Go on with an interrupted run from its last whole checkpoint, or from the beginning when it has none.
+
+    change: what to do to the work once it is restored, such as making heads of a policy new.
+    """
     with RunFolder.open(path) as folder:
-        return _run(folder, load(RunConfig, folder.config), watcher, telemetry)
+        kind = tomllib.loads(folder.config.read_text()).get("kind")
+        if kind not in ("run", "learn"):
+            raise RunError(f"{folder.config} does not say what kind of run it is; expected kind = \"run\" or \"learn\"")
+        config: GrowthConfig = load(RunConfig if kind == "run" else LearnConfig, folder.config)
+        return _run(folder, config, watcher, telemetry, change)
 
 
-def _run(folder: RunFolder, config: RunConfig, watcher: Watcher | None, telemetry: bool) -> dict[str, Any]:
+def _name(config: GrowthConfig) -> str:
+    if isinstance(config, LearnConfig):
+        return f"{'-'.join(config.task)}-ppo"
+    assert isinstance(config, RunConfig)
+    return f"{config.task}-{config.controller}"
+
+
+def _work(folder: RunFolder, config: GrowthConfig, hub: Hub) -> Work:
+    if isinstance(config, LearnConfig):
+        from esper.simic.school import School
+
+        return School(config, hub, folder.command, folder.path)
+    from esper.simic.session import Session
+
+    assert isinstance(config, RunConfig)
+    return Session(config, hub, folder.command, episodes=folder.path / FOLDER)
+
+
+def _run(
+    folder: RunFolder, config: GrowthConfig, watcher: Watcher | None, telemetry: bool, change: Callable[[Any], None] | None = None
+) -> dict[str, Any]:
     store = CheckpointStore(folder.checkpoints, run=folder.id)
     hub: Hub = Hub(JsonlSink(folder.events), log=folder.log) if telemetry else NullHub()
+    work: Work | None = None
     try:
-        session = Session(config, hub, folder.command, episodes=folder.path / FOLDER)
-        _restore(folder, store, hub, session)
-        return _loop(folder, store, hub, session, watcher)
+        work = _work(folder, config, hub)
+        _restore(folder, store, hub, work)
+        if change is not None:
+            change(work)
+        return _loop(folder, store, hub, work, config.checkpoint_every, watcher)
     except EsperError as error:
         folder.log(f"stopped: {error}")
         raise
     finally:
+        if work is not None:
+            work.close()
         hub.close()
 
 
-def _restore(folder: RunFolder, store: CheckpointStore, hub: Hub, session: Session) -> None:
-    """Bring session and record to the newest checkpoint; a new run has none and begins."""
+def _restore(folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work) -> None:
+    """Bring work and record to the newest checkpoint; a new run has none and begins."""
     checkpoint = store.latest()
     for problem in store.problems:
         folder.log(f"passed over: {problem}")
     if checkpoint is None:
         hub.restore(BEGINNING)
-        session.begin()
+        work.begin()
         folder.log(f"begins: {folder.command}")
         return
-    session.load_state(checkpoint.state["session"])
+    work.load_state(checkpoint.state["session"])
     # First the checkpoints: one that is newer than the record would not fit it.
     store.rewind(checkpoint.step)
     hub.restore(checkpoint.state["telemetry"])
-    folder.log(f"goes on from {checkpoint.name}, epoch {session.round}")
+    folder.log(f"goes on from {checkpoint.name}, round {work.round}")
 
 
-def _loop(folder: RunFolder, store: CheckpointStore, hub: Hub, session: Session, watcher: Watcher | None) -> dict[str, Any]:
+def _loop(folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work, every: int, watcher: Watcher | None) -> dict[str, Any]:
     if watcher is not None:
-        watcher.start(session)
+        watcher.start(work)
     try:
         with stop_on_signal() as stop:
-            saved = session.round
-            while not session.done:
-                session.run_epoch(watcher.progress if watcher is not None else None)
+            while not work.done:
+                before = work.round
+                work.run_epoch(watcher.progress if watcher is not None else None)
                 hub.flush()
                 if watcher is not None:
-                    watcher.epoch(session)
-                if session.round % session.config.checkpoint_every == 0 or session.done or stop.asked:
-                    saved = _save(folder, store, hub, session)
-                if stop.asked and not session.done:
-                    raise Interrupted(f"stopped after epoch {saved} of {session.epochs}; go on with: esper train --resume {folder.path}")
+                    watcher.epoch(work)
+                if work.round > before and (work.round % every == 0 or work.round >= work.epochs or stop.asked):
+                    _save(folder, store, hub, work)
+                if stop.asked and not work.done:
+                    raise Interrupted(f"stopped after {work.round} of {work.epochs}; go on with: esper train --resume {folder.path}")
     finally:
         if watcher is not None:
             watcher.stop()
-    summary = session.end()
+    summary = work.end()
     hub.flush(fsync=True)
     folder.finish(summary)
     folder.log("finished")
     return {**summary, "run": str(folder.path)}
 
 
-def _save(folder: RunFolder, store: CheckpointStore, hub: Hub, session: Session) -> int:
+def _save(folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work) -> None:
     # The position first: everything up to it is then on the disk before a checkpoint says so.
     position = hub.position()
-    name = store.save(session.round, {"session": session.state(), "telemetry": position})
+    name = store.save(work.round, {"session": work.state(), "telemetry": position})
     folder.log(f"saved {name}")
-    return session.round
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from esper.tolaria.engine import Engine, SerialEngine
 from esper.tolaria.flops import FlopLedger
 from esper.tolaria.host import Host
 from esper.tolaria.tasks import get as get_task
+from esper.tolaria.tasks import load_task_file
 from esper.tolaria.validation import evaluate_split
 
 
@@ -63,6 +64,8 @@ class Session:
     ) -> None:
         self.config, self.hub, self.command, self.episodes = config, hub, command, episodes
         self.engine = engine or SerialEngine()
+        for file in config.task_files:
+            load_task_file(file)
         self.task = get_task(config.task)
         threads = config.threads or self.task.threads
         if threads:
@@ -221,6 +224,10 @@ class Session:
                 for name in ("test_accuracy", "val_accuracy", "test_loss", "val_loss")
             }
         return summary
+
+    def close(self) -> None:
+        """Let go of the data."""
+        self.data.release()
 
     # Saving
 

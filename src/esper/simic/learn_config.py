@@ -1,0 +1,63 @@
+"""The settings of learning a policy. Free of torch, so that a command can show its help at once."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from esper.leyline.config import Range, check_ranges
+from esper.leyline.reports import GateConfig
+from esper.simic.config import GrowthConfig
+from esper.simic.ppo import PPOConfig
+from esper.tolaria.config import TrainingConfig
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _permissive() -> TrainingConfig:
+    """Policies learn under gates that ask for structure and health alone."""
+    return TrainingConfig(gates=GateConfig.permissive())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnConfig(GrowthConfig):
+    """Everything that decides how a policy learns by playing. Written to config.toml, from which the same run starts again."""
+
+    kind: Literal["learn"] = "learn"
+    task: tuple[str, ...] = ("digits",)
+    """What to practise on; several tasks take turns."""
+    rounds: Annotated[int, Range(1)] = 24
+    """Rounds of one episode for every host, each followed by an update."""
+    hosts: Annotated[int, Range(1)] = 16
+    """Episodes in a round."""
+    seed: Annotated[int, Range(0)] = 0
+    """Of the policy's weights, its chances, and the pool of hosts."""
+    pool: Annotated[int, Range(1)] = 64
+    """Different hosts to practise on. A finite pool, so that each one's control is trained only once."""
+    workers: Annotated[int, Range(1)] = field(default_factory=_cores)
+    """Processes that grow hosts; by default one for each core."""
+    examined: Annotated[int, Range(2)] = 20
+    """Unseen hosts that the policy is compared on at the end."""
+    deterministic: bool = False
+    """In the examination, take the likeliest decision instead of drawing one."""
+    from_policy: Path | None = None
+    """A policy file to start from, e.g. one that imitates the heuristic."""
+    reset_heads: tuple[str, ...] = ()
+    """Heads of that policy to make new: slot, blueprint, tempo and so on."""
+    hidden: Annotated[int, Range(1)] = 128
+    """Memory of the policy's LSTM."""
+    slot_width: Annotated[int, Range(1)] = 64
+    """Features of a slot in the policy."""
+    checkpoint_every: Annotated[int, Range(1)] = 1
+    """Rounds between checkpoints."""
+    member: Literal["standard", "family"] = "family"
+    """Family: each host's seed draws width, data, noise and budget. Standard: all hosts are alike."""
+    training: TrainingConfig = field(default_factory=_permissive)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
