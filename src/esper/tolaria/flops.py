@@ -34,7 +34,7 @@ class FlopLedger:
 
     def _count(self, model: Growable, samples: int, run: Callable[[], Tensor], backward: bool) -> tuple[int, int]:
         counter = FlopCounterMode(display=False)
-        with untouched(model.host), counter, torch.set_grad_enabled(backward):
+        with untouched(model), counter, torch.set_grad_enabled(backward):
             loss = run()
             forward = counter.get_total_flops()
             if backward:
@@ -44,5 +44,5 @@ class FlopLedger:
 
 
 def structure(model: Growable) -> tuple[Hashable, ...]:
-    """What decides how much a pass through the model costs: for each slot its stage, blueprint and style."""
-    return tuple((slot.life.stage, slot.life.blueprint, slot.life.style, slot.form) for slot in model._slots())
+    """What decides how much a pass through the model costs: for each slot its place, stage, blueprint and style."""
+    return tuple((slot.place.path, slot.life.stage, slot.life.blueprint, slot.life.style, slot.form) for slot in model._slots())

@@ -52,7 +52,7 @@ class Host:
         )
         self.model.follow(self.optimizer)
         self.run = torch.compile(self.model, backend=config.compile) if config.compile else self.model
-        self.architecture = tuple(tuple(p.shape) for p in net.parameters())
+        self.architecture = (task.name, tuple(example.shape[1:]), tuple(tuple(p.shape) for p in net.parameters()))
         self.split: Split = task.training_set(data, member, seed)
         self.governor = Governor(config.governor, data.classes)
         self.start_parameters = self.model.parameter_count()
@@ -79,15 +79,16 @@ class Host:
         self.epoch += 1
         trained = time.perf_counter()
         measurement = self._measure()
+        flops.update(measurement.flops)
         anomaly = self.governor.judge(train_loss, measurement.loss)
         if anomaly:
             self.roll_back(anomaly)
             measurement = self._measure()
+            flops.update({part: flops[part] + spent for part, spent in measurement.flops.items()})
         else:
             self._drop_broken_seeds()
             if self.governor.healthy and self.epoch % self.config.governor.snapshot_every == 0:
                 self.snapshot = self._snapshot()
-        flops.update(measurement.flops)
         for part, spent in flops.items():
             self.flops[part] += spent
         seconds = {"train": trained - started, "validate": time.perf_counter() - trained}

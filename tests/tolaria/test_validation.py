@@ -1,0 +1,288 @@
+"""Validation: one stacked pass says what separate passes would, changes nothing, and its cost is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from esper.kasmina.blueprints import blueprint as register_blueprint
+from esper.kasmina.blueprints import unregister
+from esper.kasmina.probe import evaluating
+from esper.leyline.actions import Decision, Op, Style
+from esper.leyline.reports import Topology
+from esper.leyline.stages import Stage
+from esper.tolaria.attribution import configurations
+from esper.tolaria.config import TrainingConfig
+from esper.tolaria.data import Split
+from esper.tolaria.data.digits import read_digits
+from esper.tolaria.data.formats import Images
+from esper.tolaria.flops import FlopLedger
+from esper.tolaria.host import Host
+from esper.tolaria.tasks import VisionTask, get
+from esper.tolaria.validation import Measurement, evaluate, evaluate_split, measure
+from tests.tolaria.small import EASY, OPEN, bits, data, epoch, germinate, grow_to, make_host
+
+STAGES = {"r0c0": Stage.FOSSILIZED, "r1c0": Stage.FOSSILIZED, "r0c1": Stage.HOLDING, "r1c1": Stage.BLENDING, "r0c2": Stage.TRAINING}
+"""What the grown host has in its slots; the sixth is empty."""
+
+
+@pytest.fixture(scope="module")
+def grown() -> Host:
+    """A host with seeds of every style in every stage. Tests may measure it, and nothing else."""
+    host = make_host(0, widths=(4, 4, 4), slots="both", epochs=90)
+    grow_to(host, Stage.FOSSILIZED, "r0c0", style=Style.LINEAR_MULTIPLY)
+    grow_to(host, Stage.FOSSILIZED, "r1c0", "conv_small")
+    grow_to(host, Stage.HOLDING, "r0c1", style=Style.GATED)
+    grow_to(host, Stage.BLENDING, "r1c1", "conv_heavy", tempo=10, style=Style.SIGMOID_ADD)
+    for _ in range(3):
+        epoch(host)
+    epoch(host, germinate("r0c2", alpha_target=0.5))
+    host.train_epoch()
+    assert {seed.slot: seed.stage for seed in host.model.reports() if seed.stage is not Stage.DORMANT} == STAGES
+    assert 0.1 < host.model.report("r1c1").alpha < 0.9
+    return host
+
+
+def measured(host: Host, config: TrainingConfig = EASY) -> Measurement:
+    return measure(host.model, host.model, host.task, host.data.val, 10, config, seed=host.seed)
+
+
+def separately(host: Host, split: Split | None = None) -> tuple[float, float]:
+    """Loss and accuracy of the network as it is, in one pass of its own."""
+    split = split or host.data.val
+    with evaluating(host.model):
+        logits = host.model(split.x)
+        loss = nn.functional.cross_entropy(logits, split.y)
+    return float(loss), 100.0 * float((logits.argmax(-1) == split.y).sum()) / len(split)
+
+
+def test_the_stacked_pass_equals_separate_passes(grown: Host) -> None:
+    model, found = grown.model, measured(grown)
+    loss, accuracy = separately(grown)
+    assert found.accuracy == accuracy
+    assert found.loss == pytest.approx(loss, rel=1e-5)
+    for slot in ("r0c0", "r1c0", "r0c1", "r1c1"):
+        with model.without(slot):
+            assert model.report(slot).contribution == accuracy - separately(grown)[1], slot
+    with model.trial("r0c2"):
+        assert model.report("r0c2").trial_contribution == separately(grown)[1] - accuracy
+    with model.bare():
+        assert found.bare_accuracy == separately(grown)[1]
+    assert {model.report(slot).contribution for slot in ("r0c2", "r1c2")} == {None}
+    assert len({model.report(slot).contribution for slot in STAGES} | {model.report("r0c2").trial_contribution}) > 3, "nothing differs"
+
+
+def test_harvest_accuracy_is_that_of_the_harvested_network(grown: Host) -> None:
+    found = measured(grown)
+    score = evaluate_split(grown.model.harvest(), grown.task, grown.data.val, 100)
+    assert found.harvest_accuracy == score.accuracy
+    assert found.harvest_loss == pytest.approx(score.loss, rel=1e-5)
+    assert found.harvest_loss != found.loss
+
+
+def test_interactions_of_pairs_follow_from_four_separate_passes() -> None:
+    host = make_host(0, widths=(4, 4, 4), epochs=90)
+    grow_to(host, Stage.HOLDING, "r0c0")
+    grow_to(host, Stage.BLENDING, "r0c1", tempo=10)
+    host.train_epoch()
+    values = []
+    for off in ((), ("r0c0",), ("r0c1",), ("r0c0", "r0c1")):
+        with host.model.without(*off):
+            values.append(separately(host)[1])
+    assert measured(host).interactions == {("r0c0", "r0c1"): values[0] - values[1] - values[2] + values[3]}
+
+
+def test_measuring_changes_nothing(grown: Host) -> None:
+    model = grown.model
+    modes = [module.training for module in model.modules()]
+    forms = [(slot.form, slot.share) for slot in model._slots()]
+    before, stream = bits(grown.state()), torch.get_rng_state()
+    evaluate(model, model, grown.task, grown.data.val, 10, 512, configurations([*STAGES][:4], [*STAGES][:2], ["r0c2"], "full", 0))
+    grown._measure()
+    assert bits(grown.state()) == before
+    assert torch.equal(torch.get_rng_state(), stream)
+    assert [module.training for module in model.modules()] == modes
+    assert [(slot.form, slot.share) for slot in model._slots()] == forms
+
+
+def test_a_failing_evaluation_leaves_the_model_as_it_was(grown: Host) -> None:
+    model, before = grown.model, bits(grown.state())
+    forms = [(slot.form, slot.share) for slot in model._slots()]
+
+    def fail(*args: Any) -> Tensor:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        measure(model, fail, grown.task, grown.data.val, 10, EASY, seed=0)
+    assert bits(grown.state()) == before
+    assert [(slot.form, slot.share) for slot in model._slots()] == forms
+    assert model.training
+
+
+def test_full_attribution_gives_shapley_values_that_share_out_the_whole(grown: Host) -> None:
+    found = measured(grown, TrainingConfig(attribution="full"))
+    assert found.bare_accuracy is not None
+    assert set(found.shapley) == {"r0c0", "r1c0", "r0c1", "r1c1"}
+    assert sum(found.shapley.values()) == pytest.approx(found.accuracy - found.bare_accuracy)
+    assert measured(grown).shapley == {}
+
+
+def test_accuracy_by_class_is_what_counting_by_hand_gives(grown: Host) -> None:
+    split = grown.data.val
+    with evaluating(grown.model):
+        predicted = grown.model(split.x).argmax(-1).tolist()
+    pairs = list(zip(predicted, split.y.tolist(), strict=True))
+    by_hand = [100.0 * sum(p == y == k for p, y in pairs) / sum(y == k for _, y in pairs) for k in range(10)]
+    assert measured(grown).per_class == pytest.approx(by_hand, rel=1e-6)
+
+
+@pytest.mark.parametrize("eval_batch", [1, 7, 350])
+def test_the_size_of_a_validation_batch_plays_no_part(grown: Host, eval_batch: int) -> None:
+    found, expected = measured(grown, TrainingConfig(eval_batch=eval_batch)), measured(grown, TrainingConfig(eval_batch=4096))
+    assert (found.accuracy, found.bare_accuracy, found.harvest_accuracy) == (
+        expected.accuracy,
+        expected.bare_accuracy,
+        expected.harvest_accuracy,
+    )
+    assert (found.per_class, found.interactions) == (expected.per_class, expected.interactions)
+    assert found.loss == pytest.approx(expected.loss, rel=1e-5)
+
+
+def test_the_validation_batch_caps_what_all_configurations_take_together(grown: Host) -> None:
+    sizes = []
+
+    def run(x: Tensor) -> Tensor:
+        sizes.append(len(x))
+        logits: Tensor = grown.model(x)
+        return logits
+
+    found = measure(grown.model, run, grown.task, grown.data.val, 10, TrainingConfig(eval_batch=100), seed=0)
+    assert max(sizes) <= 100
+    assert sum(sizes) == len(found.configurations) * 360
+
+
+def test_nothing_is_stacked_while_nothing_grows() -> None:
+    host = make_host()
+    report = host.train_epoch()
+    assert report.bare_accuracy is None
+    assert (report.harvest_accuracy, report.harvest_loss) == (report.val_accuracy, report.val_loss)
+    assert report.flops["counterfactual"] == 0
+
+
+CONV = 2 * 64 * 9 * 3
+"""A 3x3 convolution from one channel to three on 8 x 8 pixels: a multiplication and an addition for each weight and pixel."""
+HEAD = 2 * 3 * 10
+SEED = 2 * 64 * 9 * 3 * 3
+"""A conv_light seed at the slot before the pool."""
+
+
+def one_block(config: TrainingConfig = EASY, **member: Any) -> Host:
+    """Conv, norm, pool, linear, and a slot: small enough to count by hand."""
+    return make_host(0, config, widths=(3,), train_size=50, epochs=60, **member)
+
+
+def test_operations_of_a_bare_host_are_those_of_a_count_by_hand() -> None:
+    host = one_block()
+    report = host.train_epoch()
+    # Backward: the head's gradients for weights and features, the convolution's for its weights alone, as images need none.
+    expected = {"forward": 50 * (CONV + HEAD), "backward": 50 * (CONV + 2 * HEAD), "validation": 360 * (CONV + HEAD), "counterfactual": 0}
+    assert report.flops == host.flops == expected
+
+
+def test_operations_follow_a_seed_through_its_life() -> None:
+    host = one_block()
+    grow_to(host, Stage.TRAINING, "r0c0")
+    training = host.train_epoch().flops
+    # The seed runs and learns; its input is detached, but its norm in front of the convolution needs the features' gradient.
+    assert training["forward"] == 50 * (CONV + HEAD + SEED)
+    assert training["backward"] == 50 * (CONV + 2 * HEAD + 2 * SEED)
+    assert training["validation"] == 360 * (CONV + HEAD), "it has no influence yet"
+    # The trial beside it: the network as it is and the one with the seed, stacked, take twice the host and twice the seed.
+    assert training["counterfactual"] == 360 * (CONV + HEAD + 2 * SEED)
+    host.model.act(Decision(op=Op.ADVANCE, slot="r0c0"))
+    host.end_epoch()
+    blending = host.train_epoch().flops
+    assert blending["validation"] == 360 * (CONV + HEAD + SEED)
+    assert blending["counterfactual"] == 360 * (CONV + HEAD + SEED)
+    assert blending["forward"] == 50 * (CONV + HEAD + SEED)
+    # Now the host learns through the seed, so its convolution gets the features' gradient as well; the images still need none.
+    assert blending["backward"] == 50 * (CONV + 2 * HEAD + 2 * SEED)
+    assert host.flops["counterfactual"] == sum(part["counterfactual"] for part in (training, blending))
+
+
+def test_a_shadow_pass_is_counted() -> None:
+    host = one_block(TrainingConfig(gates=OPEN, isolation="shadow"))
+    grow_to(host, Stage.TRAINING, "r0c0")
+    flops = host.train_epoch().flops
+    assert flops["forward"] == 50 * (CONV + HEAD + (CONV + HEAD + SEED))
+
+
+def test_a_validation_that_is_repeated_after_a_rollback_is_counted_twice() -> None:
+    host = one_block()
+    epoch(host)
+    with torch.no_grad():
+        host.model.host.head.weight.fill_(torch.nan)  # type: ignore[union-attr, operator]
+    report = host.train_epoch()
+    assert report.anomaly
+    assert report.flops["validation"] == 2 * 360 * (CONV + HEAD)
+
+
+def test_hosts_that_share_a_ledger_and_differ_in_their_slots_are_counted_apart() -> None:
+    ledger, found = FlopLedger(), []
+    for layout, slot in (("before", "r0c0"), ("after", "r1c0")):
+        host = one_block(slots=layout)
+        host.ledger = ledger
+        grow_to(host, Stage.TRAINING, slot)
+        found.append(host.train_epoch().flops["forward"])
+    assert found == [50 * (CONV + HEAD + SEED), 50 * (CONV + HEAD + SEED // 4)]
+
+
+def enlarged(source: Path | None) -> Images:
+    images = read_digits()
+    twice = [np.repeat(np.repeat(x, 2, axis=2), 2, axis=3) for x in (images.x_train, images.x_test)]
+    return replace(images, x_train=twice[0], x_test=twice[1])
+
+
+def test_hosts_of_two_tasks_that_share_a_ledger_are_counted_apart() -> None:
+    digits = get("digits")
+    assert isinstance(digits, VisionTask)
+    large = replace(digits, name="large", shape=(1, 16, 16), read=enlarged)
+    small = one_block()
+    other = Host(large, large.load(None, torch.device("cpu")), small.member, 0, EASY, small.ledger)
+    assert small.train_epoch().flops["forward"] == 50 * (CONV + HEAD)
+    assert other.train_epoch().flops["forward"] == 50 * (4 * CONV + HEAD)
+
+
+@contextmanager
+def blueprint_with_statistics() -> Iterator[str]:
+    register_blueprint("normed", Topology.MAP2D, purpose="has running statistics")(lambda shape: nn.BatchNorm2d(shape.width))
+    try:
+        yield "normed"
+    finally:
+        unregister("normed", Topology.MAP2D)
+
+
+def test_counting_leaves_the_running_statistics_of_seeds_alone() -> None:
+    with blueprint_with_statistics() as name:
+        host = make_host()
+        grow_to(host, Stage.BLENDING, "r0c0", name)
+        before = bits(host.state())
+        host._count_training()
+        assert bits(host.state()) == before
+
+
+def test_a_plain_network_is_scored_on_a_whole_split() -> None:
+    network, split = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), data().val
+    with torch.no_grad():
+        logits = network(split.x)
+    score = evaluate_split(network, get("digits"), split, 7)
+    assert score.loss == pytest.approx(float(nn.functional.cross_entropy(logits, split.y)), rel=1e-5)
+    assert score.accuracy == 100.0 * float((logits.argmax(-1) == split.y).sum()) / 360
