@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn, optim
 
 from esper.kasmina import Growable
 from esper.kasmina.gradients import GradientMeter, gradient_ratio, tensor_norms
 from esper.leyline import GateConfig, GateError, GradientStats, Stage
-from tests.kasmina.garden import IMAGES, backward, gate_of, grad, gradients_of, grow, lead, seed_of, sgd, step, tiny_host
+from tests.kasmina.garden import IMAGES, LABELS, backward, gate_of, grad, gradients_of, grow, lead, seed_of, sgd, step, tiny_host
 
 TRAINING, BLENDING, FOSSILIZED = Stage.TRAINING, Stage.BLENDING, Stage.FOSSILIZED
 
@@ -273,6 +274,43 @@ def test_a_float64_network_trains_and_is_measured() -> None:
     net = grow(tiny_host().double(), example=IMAGES.double())
     lead(net, "mix", FOSSILIZED, sgd(net))
     assert gradients_of(net, "mix").norm > 0.0
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("unscale", [True, False])
+def test_what_is_measured_under_a_gradient_scaler_is_the_gradient_itself(fused: bool, unscale: bool) -> None:
+    expected, net = grow(), grow()
+    lead(expected, "mix", TRAINING, sgd(expected, fused=fused))
+    optimizer, scaler = sgd(net, fused=fused), torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    lead(net, "mix", TRAINING, optimizer)
+    for each in (expected, net):
+        each.tick()
+    backward(expected)
+    expected.measure_gradients()
+    net.zero_grad()
+    scaler.scale(F.cross_entropy(net(IMAGES), LABELS)).backward()
+    if unscale:
+        scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    assert gradients_of(net, "mix").norm == pytest.approx(gradients_of(expected, "mix").norm, rel=1e-4)
+    assert gradients_of(net, "mix").peak == pytest.approx(gradients_of(expected, "mix").peak, rel=1e-4)
+    assert net.report("mix").gradient_ratio == pytest.approx(expected.report("mix").gradient_ratio, rel=1e-4)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_step_that_a_gradient_scaler_skips_counts_for_nothing(fused: bool) -> None:
+    net = grow()
+    optimizer, scaler = sgd(net, fused=fused), torch.amp.GradScaler("cpu", init_scale=2.0)
+    lead(net, "mix", TRAINING, optimizer)
+    net.tick()
+    scaler.scale(F.cross_entropy(net(IMAGES), LABELS)).backward()
+    grad(net.host.get_parameter("head.bias"))[0] = math.inf
+    scaler.step(optimizer)
+    assert net.host_meter.read() is None
+    scaler.update()
+    step(net, optimizer)
+    assert (gradients_of(net, "mix").steps, gradients_of(net, "mix").finite) == (1, True)
 
 
 # Clipping

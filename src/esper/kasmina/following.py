@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn, optim
 
+from esper.kasmina.gradients import Scale
 from esper.kasmina.slot import Slot
 from esper.leyline.errors import OptimizerError
 
@@ -22,7 +23,9 @@ SLOT_KEY = "slot"
 class Follower:
     """Ties one optimiser to the slots of a model."""
 
-    def __init__(self, optimizer: optim.Optimizer, host: nn.Module, slots: Mapping[str, Slot], before_step: Callable[[], None]) -> None:
+    def __init__(
+        self, optimizer: optim.Optimizer, host: nn.Module, slots: Mapping[str, Slot], before_step: Callable[[Scale | None], None]
+    ) -> None:
         self.optimizer = optimizer
         # By place: when an optimiser loads a state dict its groups are new objects in the same order.
         self._places = _slot_groups(optimizer, host, slots)
@@ -42,7 +45,7 @@ class Follower:
             self._fill(place, {})
 
     def _before_step(self, *_: Any) -> None:
-        self._measure()
+        self._measure(_scale(self.optimizer))
         for place in self._places.values():
             group = self.optimizer.param_groups[place]
             if isinstance(self.optimizer, optim.SGD) and group["fused"] and group["momentum"]:
@@ -56,6 +59,15 @@ class Follower:
         group["params"][:] = parameters.values()
         if "param_names" in group:
             group["param_names"] = list(parameters)
+
+
+def _scale(optimizer: optim.Optimizer) -> Scale | None:
+    """What a gradient scaler has told an optimiser that undoes the scaling in its step, as the fused ones do; None without one."""
+    if not hasattr(optimizer, "found_inf"):
+        return None
+    skipped: torch.Tensor = optimizer.found_inf
+    factor: torch.Tensor | None = optimizer.grad_scale  # type: ignore[attr-defined]
+    return Scale(torch.ones_like(skipped) if factor is None else factor, skipped)
 
 
 def _start_momentum(optimizer: optim.Optimizer, group: dict[str, Any]) -> None:

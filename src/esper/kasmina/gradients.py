@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,14 @@ from esper.leyline.reports import EXPLODING_NORM, VANISHING_NORM, GradientStats
 
 MAX_RATIO = 10.0
 MIN_HOST_NORM = 1e-8
+
+
+class Scale(NamedTuple):
+    """How a gradient scaler leaves the gradients to an optimiser that undoes the scaling itself. Both 0-d, on the device."""
+
+    factor: Tensor
+    skipped: Tensor
+    """Not 0 where the step will be skipped, because an infinity was found."""
 
 
 class GradientMeter(nn.Module):
@@ -27,14 +36,20 @@ class GradientMeter(nn.Module):
         self.register_buffer("sums", torch.zeros(6))
 
     @torch.no_grad()
-    def add(self, parameters: Sequence[nn.Parameter]) -> Tensor | None:
-        """Add one step's gradients; returns their norm over all tensors (0-d), or None when there is no gradient at all."""
+    def add(self, parameters: Sequence[nn.Parameter], scale: Scale | None = None) -> Tensor | None:
+        """Add one step's gradients; returns their norm over all tensors (0-d), or None when there is no gradient at all.
+
+        scale: what a gradient scaler has done to them and not undone yet; a step that it skips counts for nothing.
+        """
         norms = tensor_norms(parameters)
         if norms is None:
             return None
+        if scale is not None:
+            norms = norms / scale.factor
         total = torch.linalg.vector_norm(norms)
         finite = torch.isfinite(total)
         zero = torch.zeros_like(total)
+        counts = torch.ones_like(finite) if scale is None else scale.skipped == 0
         step = torch.stack([
             torch.ones_like(total),
             torch.where(finite, total, zero),
@@ -42,8 +57,8 @@ class GradientMeter(nn.Module):
             (norms > EXPLODING_NORM).float().mean(),
             (~finite).float(),
         ])
-        self.sums[:5] += step
-        self.sums[5] = torch.maximum(self.sums[5], torch.where(finite, norms.max(), zero))
+        self.sums[:5] += torch.where(counts, step, zero)
+        self.sums[5] = torch.maximum(self.sums[5], torch.where(finite & counts, norms.max(), zero))
         return total
 
     def read(self) -> GradientStats | None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn, optim
 from esper.kasmina import lifecycle
 from esper.kasmina.following import Follower, parameter_groups
 from esper.kasmina.gates import judge
-from esper.kasmina.gradients import GradientMeter
+from esper.kasmina.gradients import GradientMeter, Scale
 from esper.kasmina.harvest import harvest
 from esper.kasmina.probe import Example, probe, untouched
 from esper.kasmina.slot import Form, Slot
@@ -268,16 +268,16 @@ class Growable(nn.Module):
         for parameters, norm in self._each_norm():
             nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
 
-    def _each_norm(self) -> list[tuple[list[nn.Parameter], Tensor]]:
+    def _each_norm(self, scale: Scale | None = None) -> list[tuple[list[nn.Parameter], Tensor]]:
         self._measured = True
         metered = [(self.host_meter, list(self.host.parameters()))]
         metered += [(slot.meter, slot.learning_parameters()) for slot in self._slots()]
-        norms = [(parameters, meter.add(parameters)) for meter, parameters in metered if parameters]
+        norms = [(parameters, meter.add(parameters, scale)) for meter, parameters in metered if parameters]
         return [(parameters, norm) for parameters, norm in norms if norm is not None]
 
-    def _before_step(self) -> None:
+    def _before_step(self, scale: Scale | None) -> None:
         if not self._measured and any(slot.life.stage in LIVE for slot in self._slots()):
-            self._each_norm()
+            self._each_norm(scale)
         self._measured = False
 
     def shadow_backward(self, closure: Callable[[], Tensor]) -> Tensor | None:
