@@ -25,9 +25,9 @@ from esper.leyline.events import Event
 from esper.leyline.reports import Gate, GateConfig, GateVerdict, Isolation, LifecycleConfig, SeedReport, Topology
 from esper.leyline.stages import BLENDED, LIVE, OCCUPIED, Stage
 
-Structure = tuple[tuple[Form, Style, int] | None, ...]
-"""What tells one computation of the network from another: for each slot its form, its style, and which of its seeds it holds; None
-where nothing is in the forward pass."""
+Structure = tuple[tuple[Form, Style, str] | None, ...]
+"""What tells one computation of the network from another: for each slot its form, its style, and the seed's blueprint; None where
+nothing is in the forward pass."""
 
 
 class Growable(nn.Module):
@@ -111,7 +111,7 @@ class Growable(nn.Module):
 
     def _structure(self) -> Structure:
         absent = Form.ABSENT
-        return tuple(None if slot.form is absent else (slot.form, slot.life.style, slot.life.germinations) for slot in self._slots())
+        return tuple(None if slot.form is absent else (slot.form, slot.life.style, slot.life.blueprint) for slot in self._slots())
 
     @property
     def slot_ids(self) -> tuple[str, ...]:
