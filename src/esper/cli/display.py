@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from esper.leyline.reports import EpochReport, SeedReport
 from esper.leyline.stages import Stage
@@ -41,13 +41,13 @@ STAGE_COLOURS: dict[Stage, str] = {
 class Display(Protocol):
     """Whatever is told how a run goes."""
 
-    def start(self, session: Session) -> None:
+    def start(self, work: Any) -> None:
         """The run begins, or goes on."""
 
     def progress(self, done: int) -> None:
         """So many hosts of the present epoch are trained."""
 
-    def epoch(self, session: Session) -> None:
+    def epoch(self, work: Any) -> None:
         """An epoch of all hosts is over."""
 
     def stop(self) -> None:
@@ -155,23 +155,23 @@ class LiveDisplay:
         return Group(*lines)  # type: ignore[arg-type]
 
 
-def make_display(quiet: bool) -> Display:
+def make_display(quiet: bool, live: bool = True) -> Display:
     """The display that fits where the output goes."""
     if quiet:
         return Silent()
-    return LiveDisplay() if sys.stdout.isatty() else PlainDisplay()
+    return LiveDisplay() if live and sys.stdout.isatty() else PlainDisplay()
 
 
 class Silent:
     """Shows nothing."""
 
-    def start(self, session: Session) -> None:
+    def start(self, work: Any) -> None:
         """Nothing."""
 
     def progress(self, done: int) -> None:
         """Nothing."""
 
-    def epoch(self, session: Session) -> None:
+    def epoch(self, work: Any) -> None:
         """Nothing."""
 
     def stop(self) -> None:

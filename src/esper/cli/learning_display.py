@@ -19,11 +19,11 @@ HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_spe
 OPS = ("wait", "germinate", "advance", "fossilize", "prune", "set_alpha_target")
 
 
-def make_learning_display(quiet: bool) -> Display:
+def make_learning_display(quiet: bool, live: bool = True) -> Display:
     """The display that fits where the output goes."""
     if quiet:
         return Silent()
-    return LiveLearning() if sys.stdout.isatty() else PlainLearning()
+    return LiveLearning() if live and sys.stdout.isatty() else PlainLearning()
 
 
 class PlainLearning:

@@ -1,102 +1,143 @@
-"""`esper train`: grow hosts under a controller, in a run folder that can be stopped and resumed."""
+"""`esper train`: grow hosts under a controller, or teach a policy to; in a run folder that can be stopped and resumed."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from esper.cli.display import Display, make_display
 from esper.cli.flags import Parser, add_flags, changes
 from esper.cli.main import EXIT_INTERRUPTED
+from esper.cli.results import print_learning, print_run
 from esper.leyline.config import load, replace_fields
 from esper.leyline.errors import ConfigError, unknown
-from esper.simic.config import RunConfig
 
-METHODS = ("heuristic",)
 
-DESCRIPTION = """\
-Grow hosts while they train. `esper train heuristic` lets a rule decide (see --controller); each host has a twin that does not grow,
-so that the end says what growing brought. Everything lies in a run folder; Ctrl-C stops after a checkpoint."""
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One way to train: what it does, and where its settings are."""
 
-EXAMPLES = """\
-examples:
-  esper train heuristic                          four hosts on the embedded digits, about a minute
-  esper train heuristic --hosts 10 --seed 7      ten hosts, other seeds
-  esper train heuristic --controller random      random legal acts, for comparison
-  esper train --resume runs/digits-heuristic-001 go on with an interrupted run
-"""
+    summary: str
+    config: str
+    """`module:class`, imported when the method is used."""
+    examples: str
+
+    def load(self) -> type[Any]:
+        """The class of its settings."""
+        module, _, name = self.config.partition(":")
+        loaded: type[Any] = getattr(importlib.import_module(module), name)
+        return loaded
+
+
+METHODS: dict[str, Method] = {
+    "heuristic": Method(
+        "grow hosts by a rule, each beside a twin that does not grow",
+        "esper.simic.config:RunConfig",
+        """\
+  esper train heuristic                         four hosts on the embedded digits
+  esper train heuristic --hosts 10 --seed 7     ten hosts, other seeds
+  esper train heuristic --controller random     random legal acts, for comparison""",
+    ),
+    "ppo": Method(
+        "teach a policy when and what to grow, and examine it on unseen hosts",
+        "esper.simic.learn_config:LearnConfig",
+        """\
+  esper train ppo                               a policy for the family of digits hosts, in minutes
+  esper train ppo --rounds 100 --hosts 32       more practice
+  esper train ppo --from-policy policy.safetensors""",
+    ),
+}
+
+ABOUT = """\
+usage: esper train METHOD [OPTIONS]
+       esper train --resume RUN
+
+Train, in a run folder that explains itself. Ctrl-C stops after a checkpoint; --resume goes on, bit for bit.
+
+methods:
+{methods}
+
+`esper train METHOD --help` shows the options of a method."""
 
 
 def main(argv: list[str]) -> int:
     """Run the command with its own arguments."""
-    parser = _parser(everything="--help-all" in argv)
-    arguments = parser.parse_args(argv)
-    if arguments.resume is not None:
-        given = [item for item in argv if item.startswith("--") and item.split("=")[0] not in ("--resume", "--quiet", "--no-telemetry")]
-        if given or arguments.method is not None:
-            raise ConfigError(f"--resume goes on with the run's own config; it cannot be combined with {(given or [arguments.method])[0]}")
-        from esper.simic.runner import resume
-
-        return _report(lambda display: resume(arguments.resume, display, arguments.telemetry), arguments.quiet)
-    if arguments.method is None:
+    if argv in (["--help"], ["-h"]):
+        width = max(map(len, METHODS))
+        print(ABOUT.format(methods="\n".join(f"  {name:<{width}}  {method.summary}" for name, method in METHODS.items())))
+        return 0
+    if any(item.split("=")[0] == "--resume" for item in argv):
+        return _resume(argv)
+    if not argv or argv[0].startswith("-"):
         raise ConfigError(f"what to train is missing: esper train {'|'.join(METHODS)}, or --resume RUN; see esper train --help")
-    if arguments.method not in METHODS:
-        raise unknown("method", arguments.method, METHODS)
-    config = load(RunConfig, arguments.config) if arguments.config is not None else RunConfig()
-    config = replace_fields(config, changes(RunConfig, arguments), source="esper train")
+    name, rest = argv[0], argv[1:]
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    kind = METHODS[name].load()
+    arguments = _parser(name, METHODS[name], kind, everything="--help-all" in rest).parse_args(rest)
+    config = load(kind, arguments.config) if arguments.config is not None else kind()
+    config = replace_fields(config, changes(kind, arguments), source=f"esper train {name}")
     from esper.simic.runner import start
 
     command = shlex.join(["esper", "train", *argv])
-    return _report(lambda display: start(config, arguments.run, command, display, arguments.telemetry), arguments.quiet)
+    return _report(lambda display: start(config, arguments.run, command, display, arguments.telemetry), arguments)
 
 
-def _parser(everything: bool) -> Parser:
-    usage = "esper train METHOD [OPTIONS]\n       esper train --resume RUN"
-    kind = argparse.RawDescriptionHelpFormatter
-    parser = Parser(prog="esper train", usage=usage, description=DESCRIPTION, epilog=EXAMPLES, formatter_class=kind, allow_abbrev=False)
-    parser.add_argument("--help-all", action="help", help="also show the settings of training, gates, governor and controllers")
-    parser.add_argument("method", nargs="?", metavar="METHOD", help="who decides what grows: " + ", ".join(METHODS))
-    parser.add_argument("--run", type=Path, metavar="DIR", help="the run folder (default: runs/TASK-CONTROLLER-NNN)")
-    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with an interrupted run")
+def _resume(argv: list[str]) -> int:
+    parser = Parser(prog="esper train --resume", allow_abbrev=False)
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="the run to go on with")
+    parser.add_argument("--reset-heads", nargs="+", default=[], metavar="HEAD", help="make these heads of a policy new")
+    _add_common(parser)
+    arguments = parser.parse_args(argv)
+    from esper.simic.runner import resume
+
+    change = (lambda work: _reset(work, arguments.reset_heads)) if arguments.reset_heads else None
+    return _report(lambda display: resume(arguments.resume, display, arguments.telemetry, change), arguments)
+
+
+def _reset(work: Any, heads: list[str]) -> None:
+    if not hasattr(work, "reset_heads"):
+        raise ConfigError("--reset-heads is for runs that learn a policy; this one has none")
+    work.reset_heads([head for item in heads for head in item.split(",") if head])
+
+
+def _parser(name: str, method: Method, config: type, everything: bool) -> Parser:
+    parser = Parser(
+        prog=f"esper train {name}",
+        usage=f"esper train {name} [OPTIONS]",
+        description=f"{method.summary[0].upper()}{method.summary[1:]}.",
+        epilog=f"examples:\n{method.examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--help-all", action="help", help="also show every setting of training, gates, rewards and so on")
+    parser.add_argument("--run", type=Path, metavar="DIR", help="the run folder (default: a new one in runs/)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a config.toml to start from; flags override it")
-    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
-    parser.add_argument("--telemetry", action=argparse.BooleanOptionalAction, default=True, help="record events in events.jsonl")
-    add_flags(parser, RunConfig, everything=everything)
+    _add_common(parser)
+    add_flags(parser, config, everything=everything)
     return parser
 
 
-def _report(run: Callable[[Display], dict[str, Any]], quiet: bool) -> int:
+def _add_common(parser: Parser) -> None:
+    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
+    parser.add_argument("--telemetry", action=argparse.BooleanOptionalAction, default=True, help="record events in events.jsonl")
+    parser.add_argument("--show-reward-components", action="store_true", help="print what each decision earned, and why")
+
+
+def _report(run: Callable[[Any], dict[str, Any]], arguments: argparse.Namespace) -> int:
     """Run under a display and say what came out; an interrupted run says how to go on."""
+    from esper.cli.watching import Watching
     from esper.simic.runner import Interrupted
 
     try:
-        summary = run(make_display(quiet))
+        summary = run(Watching(arguments.quiet, arguments.show_reward_components))
     except Interrupted as stopped:
         print(f"esper: {stopped}", file=sys.stderr)
         return EXIT_INTERRUPTED
-    _print_summary(summary)
+    (print_learning if "examination" in summary else print_run)(summary)
     return 0
-
-
-def _print_summary(summary: dict[str, Any]) -> None:
-    hosts = summary["hosts"]
-    out = sys.stdout
-    print(f"\n{'host':>4} {'seed':>6} {'test':>7} {'val':>7} {'size':>7}  germinated / fossilised / pruned, fossils", file=out)
-    for number, host in enumerate(hosts):
-        fossils = ", ".join(f"{slot} {s['blueprint']}" for slot, s in host["slots"].items() if s["stage"] == "FOSSILIZED")
-        counts = f"{host['germinated']} / {host['fossilized']} / {host['pruned']}"
-        size = host["parameters"] / host["host_parameters"]
-        row = f"{number:>4} {host['seed']:>6} {host['test_accuracy']:>7.2f} {host['val_accuracy']:>7.2f} {f'x{size:.2f}':>7}"
-        print(f"{row}  {counts}  {fossils}".rstrip(), file=out)
-    mean = sum(host["test_accuracy"] for host in hosts) / len(hosts)
-    print(f"test accuracy of the harvested networks: {mean:.2f} on average", file=out)
-    if "against_control" in summary:
-        difference = summary["against_control"]["test_accuracy"]
-        interval = f"[{difference['low']:+.2f}, {difference['high']:+.2f}]"
-        twins = f"better on {difference['wins']} of {difference['pairs']}"
-        print(f"against the same hosts without growth: {difference['mean']:+.2f} points, 95 % interval {interval}, {twins}", file=out)
-    print(f"run folder: {summary['run']}", file=out)

@@ -73,6 +73,8 @@ class Session:
         self.data = self.task.load(config.data, _device(config.device))
         self.ledger = FlopLedger()
         self.round = 0
+        self.earned: list[tuple[Plot, int, RewardStep]] = []
+        """What was earned in the last round: host, epoch of the decision, reward."""
         self.plots = [self._plot(i, control=False) for i in range(config.hosts)]
         if config.control and config.controller != "wait":
             self.plots += [self._plot(i, control=True) for i in range(config.hosts)]
@@ -127,6 +129,7 @@ class Session:
 
     def run_epoch(self, progress: Callable[[int], None] | None = None) -> list[tuple[Plot, EpochReport, Step]]:
         """One epoch of every host that is not done, and the decisions after it."""
+        self.earned = []
         active = [plot for plot in self.plots if not plot.host.done]
         reports = self.engine.run_epoch([plot.host for plot in active], progress)
         steps = []
@@ -154,6 +157,7 @@ class Session:
         """Record what a host's decision after `epoch` earned."""
         if reward is not None:
             plot.reward += reward.total
+            self.earned.append((plot, epoch, reward))
             if self.hub.on and not plot.control:
                 earned = Rewarded(total=reward.total, components=dict(reward.components))
                 self.hub.emit(earned, host=self.plots.index(plot), epoch=epoch)
