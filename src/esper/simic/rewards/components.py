@@ -109,14 +109,19 @@ def slot_credit(contribution: float | None, progress: float, lead: float) -> flo
     return credit * min(1.0, 2.0 / (1.0 + math.exp(min(-3.0 * lead, 700.0))))
 
 
-def attribution_level(credits: Sequence[float], lead: float, config: RewardConfig) -> float:
-    """attribution * tanh((min(G, max(0, d) + credit_slack) + L) / scale), G and L the sums of gains and losses. Within +-attribution.
+def credit_room(lead: float, rent: float, config: RewardConfig) -> float:
+    """max(0, d - rent) + credit_slack: points that all seeds together may be credited with as gains.
 
-    The minimum is there because several seeds that depend on one another each count for all of them: without any one, all is lost.
+    Several seeds that depend on one another each count for all of them, since without any one all is lost; together they gained no
+    more than the host is ahead once they are paid for.
     """
+    return max(0.0, lead - rent) + config.credit_slack
+
+
+def attribution_level(credits: Sequence[float], room: float, config: RewardConfig) -> float:
+    """attribution * tanh((min(gains, room) + losses) / scale), gains and losses summed over the slots. Within +-attribution."""
     gains, losses = sum(credit for credit in credits if credit > 0.0), sum(credit for credit in credits if credit < 0.0)
-    together = min(gains, max(0.0, lead) + config.credit_slack) + losses
-    return config.attribution * math.tanh(together / config.scale)
+    return config.attribution * math.tanh((min(gains, room) + losses) / config.scale)
 
 
 def stage_potential(seed: SeedReport) -> float:

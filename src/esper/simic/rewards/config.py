@@ -39,8 +39,8 @@ class RewardConfig:
     """Weight of the lead over the control."""
     attribution: Weight = 0.5
     """Weight of what seeds are credited with. The component stays within twice its weight: +-1."""
-    credit_slack: Points = 1.0
-    """Seeds are together credited with no more points than the host is ahead, and so many for noise."""
+    credit_slack: Points = 0.25
+    """All seeds together are credited with no more points than the host is ahead after rent, and so many for the noise of val."""
     pbrs: Weight = 0.02
     """Weight of the potential of stages: a fossil's potential is 8."""
     rent_weight: Weight = 1.0
@@ -56,7 +56,7 @@ class RewardConfig:
     fossil_points: Points = 1.0
     """Points of contribution from which on a fossil counts for the bonus."""
 
-    intervention: Cost = 0.005
+    intervention: Cost = 0.002
     """For each op that is carried out, WAIT apart."""
     refused: Cost = 0.02
     """For an op that was refused."""

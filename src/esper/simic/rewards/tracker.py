@@ -61,12 +61,12 @@ class RewardTracker:
         for seed in before.seeds:
             if seed.stage in OCCUPIED:
                 self._origins.setdefault(seed.slot, lead)
-        old = self._levels(before, lead)
+        old = self._levels(before, control)
         cost = self._act_cost(before, decision, refused, lead)
         if final is None:
             cost += self._epoch_cost(before, decision, report)
             self._follow(report, lead)
-            new, terminal = self._levels(report, self._lead(report, control)), 0.0
+            new, terminal = self._levels(report, control), 0.0
         else:
             new, terminal = self._end(report, events, control, final)
         values = {name: parts.change(old[name], new[name], self.config.gamma) for name in new}
@@ -128,13 +128,18 @@ class RewardTracker:
     def _lead(self, report: EpochReport, control: Control | None) -> float:
         return self._points(report.val_accuracy, report.val_loss, report.classes) - self._reference(report, control)
 
-    def _levels(self, report: EpochReport, lead: float) -> Levels:
-        config = self.config
+    def _levels(self, report: EpochReport, control: Control | None) -> Levels:
+        levels = self._standing(report.seeds, self._lead(report, control), self._rent(report, report.seeds), control is not None)
+        return {**levels, "pbrs": parts.pbrs_level(report.seeds, self.config)}
+
+    def _standing(self, seeds: Sequence[SeedReport], lead: float, rent: float, paired: bool) -> Levels:
+        """Lead and rent in points. Without a control nobody can tell what a seed brought from what the host left to it: no gains."""
+        credits = [self._credit(seed, lead) for seed in seeds]
+        room = parts.credit_room(lead, rent, self.config) if paired else 0.0
         return {
-            "progress": parts.progress_level(lead, config),
-            "attribution": parts.attribution_level([self._credit(seed, lead) for seed in report.seeds], lead, config),
-            "pbrs": parts.pbrs_level(report.seeds, config),
-            "rent": parts.rent_level(self._rent(report, report.seeds), config),
+            "progress": parts.progress_level(lead, self.config),
+            "attribution": parts.attribution_level(credits, room, self.config),
+            "rent": parts.rent_level(rent, self.config),
         }
 
     def _rent(self, report: EpochReport, seeds: Sequence[SeedReport]) -> float:
@@ -144,19 +149,14 @@ class RewardTracker:
 
     def _end(self, report: EpochReport, events: Sequence[Event], control: Control | None, final: FinalScore) -> tuple[Levels, float]:
         """The levels of the harvested network, and the terminal reward. No report shows what the last act did: the events do."""
-        config, host = self.config, report.start_parameters
+        host = report.start_parameters
         last = {event.slot for event in events if isinstance(event, StageChanged) and event.after is Stage.FOSSILIZED}
         fossils = [seed for seed in report.seeds if seed.stage is Stage.FOSSILIZED or seed.slot in last]
         lead = self._points(final.accuracy, final.loss, report.classes) - self._reference(report, control)
-        rent = parts.rent_points(final.parameters, host, config)
-        levels = {
-            "progress": parts.progress_level(lead, config),
-            "attribution": parts.attribution_level([self._credit(seed, lead) for seed in fossils], lead, config),
-            "pbrs": 0.0,
-            "rent": parts.rent_level(rent, config),
-        }
-        gain = lead - rent + (0.0 if control is None else parts.rent_points(control.parameters, host, config))
-        return levels, parts.terminal_reward(gain, [seed.contribution for seed in fossils], config)
+        rent = parts.rent_points(final.parameters, host, self.config)
+        paid_by_control = 0.0 if control is None else parts.rent_points(control.parameters, host, self.config)
+        terminal = parts.terminal_reward(lead - rent + paid_by_control, [seed.contribution for seed in fossils], self.config)
+        return {**self._standing(fossils, lead, rent, control is not None), "pbrs": 0.0}, terminal
 
     def _credit(self, seed: SeedReport, lead: float) -> float:
         if seed.stage not in BLENDED:
