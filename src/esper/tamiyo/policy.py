@@ -187,7 +187,7 @@ def reset_heads(policy: Policy, heads: Iterable[str], generator: torch.Generator
     names = list(heads)
     for name in names:
         if name not in set(Head):
-            raise unknown("head", name, Head)
+            raise unknown("head", name, (head.value for head in Head))
     parts = [policy.heads.part(Head(name)) for name in names]
     for part in parts:
         initialise_head(part, generator)

@@ -1,0 +1,340 @@
+"""The policy network: slots of any number, episodes replayed as they were played, and parameters where they belong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from esper.leyline import ConfigError, Decision, Head, Op, PolicyError, Stage, UnknownNameError
+from esper.tamiyo.batch import HEADS, ObservationBatch, action_of, decision_of
+from esper.tamiyo.heads import Exploration, uniforms
+from esper.tamiyo.policy import Policy, PolicyConfig, PolicyState, reset_heads
+from tests.tamiyo.samples import BLUEPRINTS, report, seed, tracker
+
+NAMES = ("conv_heavy", "conv_light", "mlp", "norm")
+CONFIG = PolicyConfig(blueprints=NAMES, hidden=32, slot_width=16)
+
+
+def policy(seed: int = 0, **changes: object) -> Policy:
+    return Policy(replace(CONFIG, **changes), torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
+
+
+def lively(seed: int = 0, **changes: object) -> Policy:
+    """A policy with opinions: its heads are not near uniform, as those of a new one are."""
+    made = policy(seed, **changes)
+    generator = torch.Generator().manual_seed(seed + 1)
+    with torch.no_grad():
+        for head in Head:
+            for parameter in made.heads.part(head).parameters():
+                parameter.add_(0.5 * torch.randn(parameter.shape, generator=generator))
+    return made
+
+
+def hosts(count: int, slots: int = 3, steps: int | None = None, generator_seed: int = 0) -> ObservationBatch:
+    """Hosts that see anything, with everything legal."""
+    generator = torch.Generator().manual_seed(generator_seed)
+    shape = (count,) if steps is None else (count, steps)
+    batch = ObservationBatch.padding(shape, slots, len(NAMES))
+    batch.host.copy_(torch.randn(batch.host.shape, generator=generator))
+    batch.slots.copy_(torch.randn(batch.slots.shape, generator=generator))
+    batch.blueprints.copy_(torch.randint(0, 1 + len(NAMES), batch.blueprints.shape, generator=generator))
+    for mask in (batch.exists, batch.op_mask, batch.blueprint_mask, batch.slot_mask):
+        mask.fill_(True)
+    batch.slot_mask[..., Op.WAIT, :] = False
+    return batch
+
+
+def played(made: Policy, episode: ObservationBatch, explore: Exploration | None = None):
+    """An episode [hosts, steps] step by step: actions, log-probs and values, each [hosts, steps]."""
+    state, found = made.initial_state(len(episode.host)), []
+    for step in range(episode.host.shape[1]):
+        acted = made.act(episode[:, step], state, uniforms(0, range(len(episode.host)), step), explore)
+        state = acted.state
+        found.append((acted.actions, acted.log_prob, acted.value))
+    return tuple(torch.stack(each, dim=1) for each in zip(*found, strict=True))
+
+
+# From hosts to tensors and back
+
+
+def test_hosts_with_fewer_slots_are_padded_and_everything_else_is_as_observed():
+    large = tracker().observe(report(seed("r0c0", Stage.TRAINING, blueprint="norm"), seed("r0c1"), seed("r0c2")))
+    small = tracker(("r0c0",)).observe(report(seed("r0c0", Stage.HOLDING, blueprint="conv_heavy")))
+    batch = ObservationBatch.from_observations([large, small], NAMES)
+    assert batch.shape == (2,)
+    assert batch.exists.tolist() == [[True] * 3, [True, False, False]]
+    for row, observed in enumerate([large, small]):
+        count = len(observed.masks.slot_names)
+        assert batch.host[row].tolist() == observed.host.tolist()
+        assert batch.slots[row, :count].tolist() == observed.slots.tolist()
+        assert batch.op_mask[row].tolist() == observed.masks.ops().tolist()
+        assert batch.slot_mask[row, :, :count].tolist() == observed.masks.slot_mask.tolist()
+    assert batch.blueprints.tolist() == [[1 + NAMES.index("norm"), 0, 0], [1 + NAMES.index("conv_heavy"), 0, 0]]
+    assert not batch.slot_mask[1, :, 1:].any()
+
+
+def test_blueprints_are_matched_by_name_in_both_directions():
+    observed = tracker().observe(report(*(seed(slot) for slot in ("r0c0", "r0c1", "r0c2"))))
+    names = ("extra", "norm", "mlp", "conv_heavy", "conv_light")
+    batch = ObservationBatch.from_observations([observed], names)
+    for slot in range(3):
+        fits = [name for name, fits in zip(names, batch.blueprint_mask[0, slot], strict=True) if fits]
+        assert sorted(fits) == sorted(BLUEPRINTS[observed.report.seeds[slot].topology])
+    decision = Decision(op=Op.GERMINATE, slot="r0c1", blueprint="conv_heavy", tempo=7)
+    action = action_of(observed.masks, decision, names)
+    assert action[HEADS.index(Head.BLUEPRINT)] == names.index("conv_heavy")
+    assert decision_of(observed.masks, action, names) == decision
+
+
+def test_a_blueprint_that_the_policy_does_not_know_is_named():
+    observed = tracker().observe(report(*(seed(slot) for slot in ("r0c0", "r0c1", "r0c2"))))
+    with pytest.raises(PolicyError, match="without the blueprint 'conv_heavy'; did you mean 'conv_heavier'"):
+        ObservationBatch.from_observations([observed], ("conv_heavier", "conv_light", "mlp", "norm"))
+
+
+def test_a_host_without_slots_can_wait():
+    batch = ObservationBatch.from_observations([tracker(()).observe(report())], NAMES)
+    acted = policy().act(batch, policy().initial_state(1), uniforms(0, [0], 0))
+    assert acted.actions[0, 0] == Op.WAIT
+    assert acted.log_prob.item() == 0.0
+
+
+# The number and order of slots
+
+
+@pytest.mark.parametrize("slots", [1, 3, 9])
+def test_one_policy_serves_hosts_with_any_number_of_slots(slots):
+    made = policy()
+    acted = made.act(hosts(4, slots), made.initial_state(4), uniforms(0, range(4), 0))
+    assert acted.actions.shape == (4, 8)
+    assert (acted.actions[:, 1] < slots).all()
+    assert acted.log_prob.isfinite().all()
+
+
+def test_slots_that_do_not_exist_change_nothing():
+    made, batch = lively(), hosts(4, 3)
+    padded = ObservationBatch.padding((4,), 7, len(NAMES))
+    for name in ("host", "op_mask"):
+        getattr(padded, name).copy_(getattr(batch, name))
+    for name in ("slots", "blueprints", "exists", "blueprint_mask"):
+        getattr(padded, name)[:, :3] = getattr(batch, name)
+    padded.slot_mask[..., :3] = batch.slot_mask
+    padded.slots[:, 3:] = 9.0  # whatever stands there
+    numbers = uniforms(3, range(4), 1)
+    alone, among = made.act(batch, made.initial_state(4), numbers), made.act(padded, made.initial_state(4), numbers)
+    assert torch.equal(alone.actions, among.actions)
+    assert torch.allclose(alone.log_prob, among.log_prob, atol=1e-5)
+    assert torch.allclose(alone.value, among.value, atol=1e-5)
+
+
+def test_slots_in_another_order_have_the_same_chances_in_that_order():
+    made, batch = lively(), hosts(4, 5)
+    order = torch.tensor([3, 0, 4, 1, 2])
+    turned = replace(
+        batch,
+        slots=batch.slots[:, order],
+        blueprints=batch.blueprints[:, order],
+        blueprint_mask=batch.blueprint_mask[:, order],
+        slot_mask=batch.slot_mask[..., order],
+    )
+    _, plain, _ = made.choose(batch, made.initial_state(4).actor, None)
+    _, other, _ = made.choose(turned, made.initial_state(4).actor, None)
+    assert torch.allclose(plain.tables[Head.OP].log_p, other.tables[Head.OP].log_p, atol=1e-5)
+    assert torch.allclose(plain.tables[Head.SLOT].log_p[..., order], other.tables[Head.SLOT].log_p, atol=1e-5)
+    tempo = plain.tables[Head.TEMPO].log_p[:, order]
+    assert torch.allclose(tempo, other.tables[Head.TEMPO].log_p, atol=1e-5)
+
+
+def test_the_value_reads_the_state_and_not_what_may_be_done():
+    made, batch = lively(), hosts(4)
+    value, _ = made.value(batch, made.initial_state(4).critic)
+    nothing_legal = replace(batch, op_mask=torch.zeros_like(batch.op_mask), slot_mask=torch.zeros_like(batch.slot_mask))
+    assert torch.equal(value, made.value(nothing_legal, made.initial_state(4).critic)[0])
+    assert value.std() > 0.0
+
+
+# Memory and replay
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_a_replayed_episode_scores_as_it_was_played(memory):
+    made, episode, explore = lively(memory=memory), hosts(3, steps=12), Exploration(op=0.01)
+    actions, log_prob, value = played(made, episode, explore)
+    replayed = made.evaluate(episode, actions, explore)
+    assert torch.allclose(replayed.log_prob, log_prob, atol=1e-5)
+    assert torch.allclose(replayed.value, value, atol=1e-5)
+    assert not torch.allclose(made.evaluate(episode, actions).log_prob, log_prob, atol=1e-4), "exploration must be part of the score"
+
+
+def test_without_memory_a_step_depends_on_nothing_before_it():
+    episode = hosts(2, steps=6)
+    other = episode.map(lambda tensor: tensor.clone())
+    other.host[:, :5] += 1.0
+    for memory in (True, False):
+        made = lively(memory=memory)
+        last, same = (made.replay(each).tables[Head.OP].log_p[:, 5] for each in (episode, other))
+        assert torch.allclose(last, same, atol=1e-6) == (not memory)
+
+
+def test_nothing_before_a_step_depends_on_it():
+    made, episode = lively(), hosts(2, steps=6)
+    other = episode.map(lambda tensor: tensor.clone())
+    other.host[:, 5] += 1.0
+    a, b = made.replay(episode).tables[Head.OP].log_p, made.replay(other).tables[Head.OP].log_p
+    assert torch.allclose(a[:, :5], b[:, :5], atol=1e-6)
+    assert not torch.allclose(a[:, 5], b[:, 5], atol=1e-3)
+
+
+def test_a_checkpointed_lstm_gives_the_same_outputs_and_gradients():
+    episode = hosts(2, steps=70)
+    actions, _, _ = played(lively(), episode)
+    gradients = []
+    for checkpointed in (False, True):
+        made = lively()
+        distribution = made.replay(episode, checkpoint_lstm=checkpointed)
+        values = made.normalised_values(episode, checkpoint_lstm=checkpointed)
+        (distribution.score(actions).log_prob.mean() + values.square().mean()).backward()
+        gradients.append([parameter.grad for parameter in made.parameters()])
+    for plain, saved in zip(*gradients, strict=True):
+        assert torch.allclose(plain, saved, atol=1e-5, rtol=1e-4)
+
+
+BFLOAT16 = """
+import torch
+from tests.tamiyo.test_policy import hosts, lively, played
+made, episode = lively(), hosts(2, steps=8)
+actions, log_prob, _ = played(made, episode)
+with torch.no_grad():
+    made.replay(episode, autocast=True)
+score = made.replay(episode, autocast=True).score(actions).log_prob
+score.sum().backward()
+error = (score - log_prob).abs().max().item()
+assert score.dtype is torch.float32, score.dtype
+assert 1e-6 < error < 0.5, error
+assert all(p.grad is not None and p.grad.isfinite().all() for p in made.actor.parameters())
+"""
+
+
+def test_a_replay_in_bfloat16_is_near_and_has_gradients():
+    # In a process of its own: some machines advertise instructions for bfloat16 that they do not have, and die of them.
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", BFLOAT16], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_state_can_be_split_by_hosts():
+    made, batch = lively(), hosts(4)
+    state = made.act(batch, made.initial_state(4), None).state
+    both = made.act(batch[2:], state[2:], None)
+    assert isinstance(state[2:], PolicyState)
+    assert torch.equal(both.actions, made.act(batch, state, None).actions[2:])
+
+
+def test_acting_keeps_no_graph():
+    made = policy()
+    acted = made.act(hosts(2), made.initial_state(2), uniforms(0, range(2), 0))
+    assert not acted.log_prob.requires_grad
+    assert not acted.state.actor[0].requires_grad
+
+
+# Parameters
+
+
+def test_every_parameter_is_in_one_group_and_only_the_critics_decay():
+    made = policy()
+    groups = made.parameter_groups(weight_decay=0.1)
+    grouped = [id(parameter) for group in groups for parameter in group["params"]]
+    assert sorted(grouped) == sorted(id(parameter) for parameter in made.parameters())
+    assert {group["name"]: group["weight_decay"] for group in groups} == {"actor": 0.0, "critic": 0.1}
+    critic = {id(parameter) for module in (made.critic, made.value_head) for parameter in module.parameters()}
+    assert {id(parameter) for parameter in groups[1]["params"]} == critic
+
+
+def test_every_parameter_is_in_one_part():
+    made = policy()
+    parts = made.parts()
+    assert sorted(id(p) for part in parts.values() for p in part) == sorted(id(p) for p in made.parameters())
+    assert set(parts) == {"slot_encoder", "trunk", "choice", "critic", *(head.value for head in Head)}
+
+
+def test_actor_and_critic_share_nothing():
+    made, episode = policy(), hosts(2, steps=3)
+    actions, _, _ = played(made, episode)
+    made.replay(episode).score(actions).log_prob.sum().backward()
+    touched = {name for name, parameter in made.named_parameters() if parameter.grad is not None}
+    made.zero_grad()
+    made.normalised_values(episode).sum().backward()
+    assert not touched & {name for name, parameter in made.named_parameters() if parameter.grad is not None}
+
+
+def test_no_weight_depends_on_the_number_of_slots():
+    made, episodes = policy(), [hosts(2, slots) for slots in (1, 8)]
+    shapes = {name: tensor.shape for name, tensor in made.state_dict().items()}
+    for batch in episodes:
+        made.act(batch, made.initial_state(2), None)
+    assert {name: tensor.shape for name, tensor in made.state_dict().items()} == shapes
+
+
+def test_new_heads_are_nearly_uniform_and_the_value_is_not_nearly_constant():
+    made, batch = Policy(PolicyConfig(blueprints=NAMES)), hosts(64)
+    _, distribution, _ = made.choose(batch, made.initial_state(64).actor, None)
+    for table in distribution.tables.values():
+        chances = torch.where(table.mask & table.reachable.unsqueeze(-1), table.log_p.exp() * table.mask.sum(dim=-1, keepdim=True), 1.0)
+        assert (chances - 1.0).abs().max() < 0.1
+    value, _ = made.value(batch, made.initial_state(64).critic)
+    assert 0.1 < value.std() < 3.0
+
+
+def test_hidden_layers_are_orthogonal_with_gain_root_two():
+    weight = policy().actor.host.weight
+    assert torch.allclose(weight @ weight.T, 2.0 * torch.eye(len(weight)), atol=1e-5)
+    assert policy().value_head.output.weight.norm().item() == pytest.approx(1.0)
+    assert policy().heads.op.weight[0].norm().item() == pytest.approx(0.01)
+
+
+def test_the_same_generator_gives_the_same_weights_and_the_global_stream_is_left_alone():
+    before = torch.get_rng_state()
+    first, again, other = policy(3), policy(3), policy(4)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
+
+
+def test_resetting_heads_makes_those_uniform_and_leaves_the_rest():
+    made = lively()
+    before = {name: tensor.clone() for name, tensor in made.state_dict().items()}
+    changed = reset_heads(made, ["blueprint", "slot"], torch.Generator().manual_seed(9))
+    moved = {name for name, tensor in made.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert moved == {name for name in before if name.startswith(("heads.slot.", "heads.choices.blueprint."))}
+    assert {id(parameter) for parameter in changed} == {id(p) for n, p in made.named_parameters() if n in moved}
+    _, distribution, _ = made.choose(hosts(4), made.initial_state(4).actor, None)
+    for head in (Head.SLOT, Head.BLUEPRINT):
+        table = distribution.tables[head]
+        assert table.log_p[table.reachable].exp().std() < 0.02
+
+
+def test_an_unknown_head_is_refused_with_the_nearest_name():
+    made = lively()
+    before = made.heads.part(Head.TEMPO).get_parameter("weight").clone()
+    with pytest.raises(UnknownNameError, match="unknown head 'temp'; did you mean 'tempo'"):
+        reset_heads(made, ["tempo", "temp"], torch.Generator())
+    assert torch.equal(made.heads.part(Head.TEMPO).get_parameter("weight"), before)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden": 0}, "'hidden' must be an integer, at least 1; found 0"),
+        ({"slot_width": 30}, "slot_width must be a multiple of attention_heads; found 30 and 4"),
+        ({"blueprints": ()}, "blueprints must be a list of different names; found none"),
+        ({"blueprints": ("a", "a")}, "blueprints must be a list of different names; found a, a"),
+    ],
+)
+def test_a_config_that_makes_no_policy_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        replace(CONFIG, **changes)
