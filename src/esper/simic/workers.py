@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -35,12 +35,19 @@ class GrowthWorkers:
     def reset(self, starts: Sequence[Start]) -> list[Observation]:
         """Begin an episode for each start."""
         self._hosts = len(starts)
-        return self._ask("reset", list(starts))
+        return self._deal("reset", list(starts))
+
+    def restart(self, starts: Mapping[int, Start]) -> dict[int, Observation]:
+        """Begin another episode at some places; the other hosts stay as they are."""
+        count = len(self._pipes)
+        shares = [{place // count: start for place, start in starts.items() if place % count == number} for number in range(count)]
+        answers = self._ask("restart", shares)
+        return {place: answers[place % count][place // count] for place in starts}
 
     def step(self, decisions: Sequence[Decision]) -> list[Outcome | None]:
         """One decision for each host."""
         assert len(decisions) == self._hosts, f"{len(decisions)} decisions for {self._hosts} hosts"
-        return self._ask("step", list(decisions))
+        return self._deal("step", list(decisions))
 
     def close(self) -> None:
         """End the workers."""
@@ -54,27 +61,32 @@ class GrowthWorkers:
             if process.is_alive():
                 process.kill()
 
-    def _ask(self, method: str, items: list[Any]) -> list[Any]:
-        """Send each worker its share and put the answers back in order."""
+    def _deal(self, method: str, items: list[Any]) -> list[Any]:
+        """Ask each worker about its share of the items, and put the answers back in order."""
         count = len(self._pipes)
-        for number, pipe in enumerate(self._pipes):
-            pipe.send((method, items[number::count]))
         answers: list[Any] = [None] * len(items)
-        for number, pipe in enumerate(self._pipes):
-            answers[number::count] = self._receive(pipe, number)
+        for number, part in enumerate(self._ask(method, [items[number::count] for number in range(count)])):
+            answers[number::count] = part
         return answers
 
-    def _receive(self, pipe: Connection, number: int) -> list[Any]:
+    def _ask(self, method: str, shares: Sequence[Any]) -> list[Any]:
+        """Send each worker its share and collect the answers; all of them before an error is raised, so that none is left over."""
+        for pipe, share in zip(self._pipes, shares, strict=True):
+            pipe.send((method, share))
+        answers = [self._receive(pipe, number) for number, pipe in enumerate(self._pipes)]
+        for number, (kind, value) in enumerate(answers):
+            if kind == "mistake":
+                raise value
+            if kind == "bug":
+                raise RuntimeError(f"worker {number} failed:\n{value}")
+        return [value for _, value in answers]
+
+    def _receive(self, pipe: Connection, number: int) -> tuple[str, Any]:
         try:
-            kind, value = pipe.recv()
+            answer: tuple[str, Any] = pipe.recv()
         except EOFError:
             self._processes[number].join(timeout=5)
             raise RunError(f"worker {number} ended with exit code {self._processes[number].exitcode}; is there enough memory?") from None
-        if kind == "mistake":
-            raise value
-        if kind == "bug":
-            raise RuntimeError(f"worker {number} failed:\n{value}")
-        answer: list[Any] = value
         return answer
 
 
@@ -94,11 +106,9 @@ def _serve(pipe: Connection, config: GrowthConfig) -> None:
         try:
             if growth is None:
                 growth = Growth(config)
-            answer = (growth.reset(items) if method == "reset" else growth.step(items)) if items else []
-            pipe.send(("answer", answer))
+            # A worker without a share has nothing to train, and answers with as little.
+            pipe.send(("answer", getattr(growth, method)(items) if items else items))
         except EsperError as error:
             pipe.send(("mistake", error))
         except Exception:
             pipe.send(("bug", traceback.format_exc()))
-
-
