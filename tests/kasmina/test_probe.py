@@ -148,6 +148,12 @@ def test_a_model_that_fails_on_the_example_is_left_alone(example: Any) -> None:
     assert hook_count(model) == 0
 
 
+def test_a_projection_that_attention_never_calls_is_refused() -> None:
+    specimen = BY_NAME["encoder"]
+    with pytest.raises(SlotError, match=r"'blocks\.0\.attention\.out_proj': the example forward pass never calls it as a module"):
+        Growable(specimen.model(), ["blocks.0.attention.out_proj"], specimen.example())
+
+
 def test_an_example_without_a_batch_is_refused() -> None:
     class Constant(nn.Module):
         def __init__(self) -> None:
