@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.leyline.errors import unknown
+from esper.leyline.errors import DataError, unknown
 
 if TYPE_CHECKING:
     from esper.tolaria.data.sources import Download, Source
@@ -47,8 +47,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Data sets are looked for in --data, or else in $ESPER_DATA, or else in the folder esper of your cache (~/.cache).",
     )
     parser.add_argument("--data", metavar="DIR", help="the folder, or the .npz or .tar.gz file, with the data")
-    parser.add_argument("--download", metavar="NAME", help="get the data of a task (or a data set by name) into --data, or else into the cache")
-    parser.add_argument("--tasks", metavar="FILE", action="append", default=[], help="a Python file with tasks of your own; can be repeated")
+    parser.add_argument("--download", metavar="NAME", help="get the data of that task into --data, or else into the cache")
+    parser.add_argument("--tasks", metavar="FILE", action="append", default=[], help="a Python file with tasks of your own (repeatable)")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     return parser
 
@@ -89,6 +89,8 @@ def _source(name: str) -> Source:
 
     by_task = {task.name: task.published for task in map(tasks.get, tasks.names()) if task.published is not None}
     known: dict[str, Source] = {**by_task, **SOURCES}
+    if name in tasks.names() and name not in known:
+        raise DataError(f"task {name!r} brings its own data; there is nothing to download")
     if name not in known:
         raise unknown("data set", name, known)
     return known[name]
@@ -117,9 +119,8 @@ def _plain(rows: list[Row]) -> str:
     table = [list(COLUMNS), *map(_cells, rows)]
     widths = [max(len(line[i]) for line in table) for i in range(len(COLUMNS))]
     numbers = {COLUMNS.index("parameters"), COLUMNS.index("slots")}
-    return "\n".join(
-        "  ".join(cell.rjust(widths[i]) if i in numbers else cell.ljust(widths[i]) for i, cell in enumerate(line)).rstrip() for line in table
-    )
+    lines = ([cell.rjust(widths[i]) if i in numbers else cell.ljust(widths[i]) for i, cell in enumerate(line)] for line in table)
+    return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
 def _print_table(rows: list[Row]) -> None:

@@ -48,9 +48,14 @@ class Source:
         return sum(download.size for download in self.downloads)
 
     def find(self, place: Path | None = None) -> Path | None:
-        """The file that shows the set is there, or None: in `place` if one is given, else in the cache and where distributions put it."""
+        """The file that shows the set is there, or None: in `place` if one is given, else in the cache and where distributions put it.
+
+        `place` may also be such a file itself, or a .npz file of any name where the set can be one.
+        """
         if place is not None and place.is_file():
-            return place
+            named = place.name in {Path(file).name for file in self.files}
+            own = place.suffix == ".npz" and any(file.endswith(".npz") for file in self.files)
+            return place if named or own else None
         folders = [place] if place is not None else [cache_folder(), *map(Path, self.elsewhere)]
         tried = [folder / inner / file for folder in folders for inner in ("", self.name) for file in self.files]
         return next((path for path in tried if path.is_file()), None)

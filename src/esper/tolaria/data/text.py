@@ -103,7 +103,7 @@ def read_stories(path: Path, limit: int = STORIES_LIMIT) -> list[str]:
 def read_tinystories(train_file: Path) -> Texts:
     """Train and val, one story in twenty, from the training file; test from the validation file next to it."""
     names = [train_file.name.replace("train", other) for other in ("valid", "val")]
-    test_file = next((path for name in names if (path := train_file.with_name(name)).is_file() and path != train_file), None)
+    test_file = next((path for name in names if (path := train_file.with_name(name)).is_file()), None)
     if test_file is None:
         raise DataError(f"{train_file}: the stories for the test split are missing; expected {' or '.join(names)} next to it")
     stories = read_stories(train_file)

@@ -53,15 +53,14 @@ class VisionTask(Task):
             normalised = pixels.to(device).float().sub_(mean.to(device)).div_(deviation.to(device))
             return Split(normalised, targets.to(device))
 
-        def test() -> Split:
-            x_test = torch.from_numpy(images.x_test.copy())
-            return on_device(x_test, torch.from_numpy(images.y_test.astype(np.int64)))
+        # Taken out here, so that what is kept until final figures are wanted is the test images alone.
+        x_test, y_test = torch.from_numpy(images.x_test.copy()), torch.from_numpy(images.y_test.astype(np.int64))
 
         return Data(
             classes=self.classes,
             train=on_device(x[train], labels[train]),
             val=on_device(x[val], labels[val]),
-            test=test,
+            test=lambda: on_device(x_test, y_test),
             fingerprint=images.fingerprint(),
             origin=images.origin,
         )

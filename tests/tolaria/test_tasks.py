@@ -1,0 +1,531 @@
+"""Tasks: hosts of the exact size, members by seed, data as the member wants it, and a register that users extend with a file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from esper.kasmina import Growable
+from esper.leyline.config import from_mapping
+from esper.leyline.errors import ConfigError, DataError, UnknownNameError
+from esper.tolaria.data import Data, FinalEvaluation
+from esper.tolaria.tasks import (
+    TASKS,
+    Family,
+    LanguageTask,
+    Member,
+    Task,
+    Texts,
+    VisionTask,
+    get,
+    load_task_file,
+    names,
+    register,
+    unregister,
+)
+
+CPU = torch.device("cpu")
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "tasks.md"
+BUILT_IN = ("digits", "stdlib", "cifar10", "cifar10-impaired", "cifar10-deep", "fashion", "tinystories")
+
+
+@pytest.fixture(autouse=True)
+def only_built_in_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test has the register and an empty cache to itself."""
+    monkeypatch.setenv("ESPER_DATA", str(tmp_path / "cache"))
+    before = dict(TASKS)
+    yield
+    TASKS.clear()
+    TASKS.update(before)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Data:
+    return get("digits").load(None, CPU)
+
+
+def parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+# Hosts
+
+
+def test_the_built_in_tasks_are_registered() -> None:
+    assert names() == BUILT_IN
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "slots"),
+    [
+        ("digits", 274, 3),
+        ("stdlib", 30_656, 2),
+        ("cifar10", 6_418, 3),
+        ("cifar10-impaired", 77, 3),
+        ("cifar10-deep", 99_922, 5),
+        ("fashion", 6_274, 3),
+        ("tinystories", 10_783_488, 6),
+    ],
+)
+def test_the_standard_host_has_its_exact_size_and_slots(name: str, count: int, slots: int) -> None:
+    task = get(name)
+    host, paths, example = task.build_host(task.family.standard, task.classes, seed=0)
+    assert parameters(host) == count
+    assert len(paths) == slots
+    with torch.no_grad():
+        logits = host.eval()(example)
+    assert logits.shape == (*(example.shape[:1] if task.kind == "classification" else example.shape), task.classes)
+
+
+@pytest.mark.parametrize(("layout", "ids"), [("before", "r0"), ("after", "r1"), ("both", "r0 r1")])
+def test_slots_lie_before_the_pools_after_them_or_both(layout: str, ids: str) -> None:
+    task = get("cifar10")
+    host, slots, example = task.build_host(task.family.with_fixed(slots=layout).standard, 10, seed=0)
+    assert set(slots) == {f"{row}c{column}" for row in ids.split() for column in range(3)}
+    assert Growable(host, slots, example).slot_ids == tuple(slots)
+
+
+@pytest.mark.parametrize("name", ["digits", "stdlib"])
+def test_a_host_depends_on_its_seed_alone_and_disturbs_no_other_stream(name: str) -> None:
+    task = get(name)
+    first = task.build_host(task.family.standard, task.classes, seed=5)[0].state_dict()
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    second = task.build_host(task.family.standard, task.classes, seed=5)[0].state_dict()
+    assert torch.equal(torch.random.get_rng_state(), before)
+    other = task.build_host(task.family.standard, task.classes, seed=6)[0].state_dict()
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert any(not torch.equal(first[key], other[key]) for key in first)
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "tinystories"])
+def test_every_member_of_a_family_has_a_host_that_can_grow(name: str) -> None:
+    task = get(name)
+    for seed in range(12):
+        for member in (task.family.draw(seed), task.family.draw_outside(seed)):
+            host, slots, example = task.build_host(member, task.classes, seed)
+            assert Growable(host, slots, example).slot_ids == tuple(slots)
+
+
+# Members and families
+
+
+def test_members_are_the_same_in_every_process_and_release() -> None:
+    # Golden values: a change here changes what every recorded run was trained on.
+    drawn = [get("digits").family.draw(seed) for seed in range(3)]
+    assert [(m.widths, m.kernel, m.train_size, m.label_noise, m.epochs, m.schedule, m.decay) for m in drawn] == [
+        ((4, 4, 8), 3, 0, 0.5, 25, "cosine", 1.0),
+        ((8, 8, 8), 1, 0, 0.0, 40, "step", 0.2),
+        ((4, 4, 8), 1, 0, 0.0, 25, "cosine", 0.2),
+    ]
+    assert drawn[0].batch == 64
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_members_lie_within_the_ranges_and_take_every_value(name: str) -> None:
+    family = get(name).family
+    drawn = [family.draw(seed) for seed in range(300)]
+    assert drawn == [family.draw(seed) for seed in range(300)]
+    for field, values in family.ranges.items():
+        assert {getattr(member, field) for member in drawn} == set(values)
+    fixed = set(asdict(family.standard)) - set(family.ranges)
+    assert all(getattr(member, field) == getattr(family.standard, field) for member in drawn for field in fixed)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_member_outside_differs_in_one_field_and_lies_beyond_the_range(name: str) -> None:
+    family = get(name).family
+    seen = set()
+    for seed in range(100):
+        inside, outside = family.draw(seed), family.draw_outside(seed)
+        changed = [field for field in asdict(inside) if getattr(inside, field) != getattr(outside, field)]
+        assert len(changed) == 1
+        assert getattr(outside, changed[0]) not in family.ranges.get(changed[0], ())
+        seen.add(changed[0])
+    assert seen == set(family.outside)
+
+
+def test_a_field_of_a_member_does_not_depend_on_what_else_varies() -> None:
+    family = get("digits").family
+    fewer = family.with_fixed(epochs=25)
+    for seed in range(20):
+        assert fewer.draw(seed) == replace(family.draw(seed), epochs=25)
+
+
+def test_the_digits_family_has_hosts_with_nothing_and_with_much_to_gain() -> None:
+    members = [get("digits").family.draw(seed) for seed in range(200)]
+    assert any(m.kernel == 3 and m.widths == (8, 16, 32) and not m.label_noise and not m.train_size for m in members)
+    assert any(m.label_noise == 0.5 and m.train_size == 150 for m in members)
+    assert any(m.kernel == 1 and not m.label_noise and not m.train_size for m in members)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_member_survives_json(name: str) -> None:
+    member = get(name).family.draw(1)
+    assert from_mapping(Member, json.loads(json.dumps(asdict(member)))) == member
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"epoch": 3}, "Member has no field 'epoch'; did you mean 'epochs'"),
+        ({"epochs": 0}, "'epochs' must be an integer, at least 1; found 0"),
+        ({"label_noise": 1.5}, "'label_noise' must be a number, from 0 to 1"),
+        ({"kernel": 2}, "'kernel' is 2; expected an odd size"),
+        ({"widths": (8, 0)}, r"'widths' is \[8, 0\]"),
+        ({"width": 10}, "'width' is 10; expected a multiple of 'heads', which is 4"),
+        ({"schedule": "cosin"}, "'schedule' must be one of"),
+        ({"slots": "behind"}, "'slots' must be one of"),
+        ({"augment": 1}, "'augment' must be true or false"),
+    ],
+)
+def test_a_value_that_no_member_can_have_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        get("digits").family.with_fixed(**values)
+    (name, value), standard = next(iter(values.items())), get("digits").family.standard
+    with pytest.raises(ConfigError, match=message):
+        Family(standard=standard, ranges={name: (value,)})
+
+
+def test_an_empty_range_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the range of 'epochs' is empty"):
+        Family(standard=get("digits").family.standard, ranges={"epochs": ()})
+    with pytest.raises(ConfigError, match="nothing is known to lie outside"):
+        Family(standard=get("digits").family.standard).draw_outside(0)
+
+
+@given(st.sampled_from(["constant", "linear", "cosine", "step"]), st.integers(1, 60), st.floats(0, 1))
+def test_the_learning_rate_is_constant_then_falls_and_never_rises(schedule: str, epochs: int, decay: float) -> None:
+    member = get("digits").family.with_fixed(schedule=schedule, epochs=epochs, decay=decay).standard
+    rates = [member.rate_at(epoch) for epoch in range(epochs)]
+    assert all(later <= earlier for earlier, later in pairwise(rates))
+    assert all(0 < rate <= member.learning_rate for rate in rates)
+    assert all(rate == member.learning_rate for epoch, rate in enumerate(rates) if epoch < epochs * (1 - decay))
+
+
+@pytest.mark.parametrize(("schedule", "expected"), [("constant", 1.0), ("linear", 0.5), ("cosine", 0.5), ("step", 0.1)])
+def test_half_of_the_decay_is_half_of_the_way(schedule: str, expected: float) -> None:
+    member = get("digits").family.with_fixed(schedule=schedule, epochs=20, decay=0.5, learning_rate=1.0).standard
+    assert member.rate_at(9.99) == 1.0
+    assert member.rate_at(15) == pytest.approx(expected)
+
+
+# Training sets
+
+
+def test_a_member_without_limits_trains_on_the_split_itself(digits: Data) -> None:
+    assert get("digits").training_set(digits, get("digits").family.standard, seed=0) is digits.train
+
+
+def test_a_smaller_training_set_keeps_the_classes_in_proportion(digits: Data) -> None:
+    task = get("digits")
+    member = replace(task.family.standard, train_size=150)
+    chosen = task.training_set(digits, member, seed=3)
+    assert len(chosen) == 150
+    counts = torch.bincount(chosen.y, minlength=10)
+    assert int(counts.max() - counts.min()) <= 2
+    rows = {(row.numpy().tobytes(), int(label)) for row, label in zip(digits.train.x, digits.train.y, strict=True)}
+    assert {(row.numpy().tobytes(), int(label)) for row, label in zip(chosen.x, chosen.y, strict=True)} <= rows
+    assert torch.equal(task.training_set(digits, member, seed=3).x, chosen.x)
+    assert not torch.equal(task.training_set(digits, member, seed=4).x, chosen.x)
+
+
+def test_label_noise_replaces_its_share_of_training_labels_and_nothing_else(digits: Data) -> None:
+    task = get("digits")
+    before = digits.train.y.clone()
+    noisy = task.training_set(digits, replace(task.family.standard, label_noise=0.5), seed=1)
+    changed = int((noisy.y != digits.train.y).sum())
+    # A tenth of the replaced labels is right by chance.
+    assert abs(changed - 0.5 * 0.9 * 1077) < 30
+    assert noisy.x is digits.train.x
+    assert torch.equal(digits.train.y, before)
+    assert torch.bincount(noisy.y[noisy.y != digits.train.y], minlength=10).min() > 20
+    assert torch.equal(task.training_set(digits, replace(task.family.standard, label_noise=0.5), seed=1).y, noisy.y)
+    assert not torch.equal(task.training_set(digits, replace(task.family.standard, label_noise=0.5), seed=2).y, noisy.y)
+
+
+def test_more_samples_than_there_are_is_an_error(digits: Data) -> None:
+    task = get("digits")
+    with pytest.raises(DataError, match="asks for 2,000 training images; there are 1,077"):
+        task.training_set(digits, replace(task.family.standard, train_size=2000), seed=0)
+
+
+def story_task() -> LanguageTask:
+    words = ["the cat sat on the mat and looked at the moon " * 20]
+    member = Member(width=8, heads=2, layers=1, block=16, epochs=2, batch=4, learning_rate=0.1)
+    return LanguageTask(
+        name="stories",
+        summary="a test",
+        family=Family(standard=member),
+        read=lambda place: Texts(train=words * 3, val=words, test=words, origin="here"),
+    )
+
+
+def test_a_language_member_trains_on_whole_blocks_chosen_by_its_seed() -> None:
+    task = story_task()
+    data = task.load(None, CPU)
+    member = task.family.standard
+    assert task.training_set(data, member, seed=0) is data.train
+    chosen = task.training_set(data, replace(member, train_size=20), seed=0)
+    assert chosen.x.shape == chosen.y.shape == (20, 16)
+    assert torch.equal(chosen.x[:, 1:], chosen.y[:, :-1])
+    assert not torch.equal(task.training_set(data, replace(member, train_size=20), seed=1).x, chosen.x)
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        ({"label_noise": 0.1}, ConfigError, "text has no labels"),
+        ({"block": 32}, DataError, "blocks of 16 tokens; the member's 'block' is 32"),
+        ({"train_size": 9999}, DataError, "asks for 9,999 blocks of text; there are"),
+    ],
+)
+def test_a_language_member_that_does_not_fit_the_data_is_refused(values: dict[str, Any], error: type[Exception], message: str) -> None:
+    task = story_task()
+    with pytest.raises(error, match=message):
+        task.training_set(task.load(None, CPU), replace(task.family.standard, **values), seed=0)
+
+
+def test_a_family_with_several_block_lengths_is_refused() -> None:
+    family = Family(standard=story_task().family.standard, ranges={"block": (16, 32)})
+    with pytest.raises(ConfigError, match="'block' varies in its family"):
+        replace(story_task(), family=family)
+
+
+# Augmentation and score
+
+
+def augmented(index: torch.Tensor, seed: int = 1, epoch: int = 2, **values: Any) -> torch.Tensor:
+    images = torch.randn(500, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    task = replace(get("cifar10"), **values)
+    return task.augment(images[index], replace(task.family.standard, augment=True), seed, epoch, index)
+
+
+def test_augmentation_is_off_where_the_member_says_so() -> None:
+    x = torch.ones(2, 3, 32, 32)
+    task = get("cifar10")
+    assert task.augment(x, replace(task.family.standard, augment=False), 0, 0, torch.arange(2)) is x
+    tokens = torch.zeros(2, 16, dtype=torch.int64)
+    assert story_task().augment(tokens, story_task().family.standard, 0, 0, torch.arange(2)) is tokens
+
+
+def test_augmentation_depends_on_seed_epoch_and_position_alone() -> None:
+    every = augmented(torch.arange(500))
+    torch.rand(7)
+    picked = torch.tensor([499, 3, 250])
+    assert torch.equal(augmented(picked), every[picked])
+    assert not torch.equal(augmented(picked, epoch=3), every[picked])
+    assert not torch.equal(augmented(picked, seed=2), every[picked])
+
+
+def test_augmentation_touches_no_other_random_stream() -> None:
+    before = torch.random.get_rng_state()
+    augmented(torch.arange(10))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_an_augmented_image_is_the_image_shifted_and_perhaps_mirrored_in_a_frame_of_zeros() -> None:
+    images = torch.randn(500, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    seen = set()
+    for image, result in zip(images, augmented(torch.arange(500), shift=1), strict=True):
+        matches = []
+        for mirrored in (False, True):
+            frame = torch.zeros(3, 10, 10)
+            frame[:, 1:9, 1:9] = image.flip(2) if mirrored else image
+            matches += [(d, r, mirrored) for d in range(3) for r in range(3) if torch.equal(frame[:, d : d + 8, r : r + 8], result)]
+        assert len(matches) == 1
+        seen.add(matches[0])
+    assert len(seen) == 18
+
+
+def test_a_task_that_must_not_mirror_does_not() -> None:
+    images = torch.randn(500, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(augmented(torch.arange(500), shift=0, mirror=False), images)
+
+
+def test_classification_is_scored_by_label_and_language_by_token() -> None:
+    logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 0.0, 3.0], [0.0, 1.0, 0.0]], requires_grad=True)
+    y = torch.tensor([0, 2, 0])
+    task = get("digits")
+    correct = task.correct(logits, y)
+    assert (correct.shape, int(correct)) == ((), 2)
+    loss = task.loss(logits, y)
+    expected = -torch.log_softmax(logits, 1)[torch.arange(3), y].mean()
+    assert torch.allclose(loss, expected)
+    loss.backward()
+    assert logits.grad is not None
+    tokens = torch.stack([logits.detach(), logits.detach()])
+    assert torch.allclose(story_task().loss(tokens, torch.stack([y, y])), expected)
+    assert int(story_task().correct(tokens, torch.stack([y, y]))) == 4
+
+
+# Data of the tasks that need a published set
+
+
+def write_npz(path: Path, shape: tuple[int, ...], count: int = 100) -> Path:
+    random = np.random.default_rng(0)
+    x, y = random.integers(0, 256, (count, *shape), dtype=np.uint8), np.arange(count) % 10
+    np.savez(path, x_train=x, y_train=y, x_test=x[:20], y_test=y[:20])
+    return path
+
+
+@pytest.mark.parametrize(("name", "file", "shape"), [("cifar10", "cifar10.npz", (32, 32, 3)), ("fashion", "fashion-mnist.npz", (28, 28))])
+def test_an_image_task_reads_the_users_own_npz(name: str, file: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    task = get(name)
+    path = write_npz(tmp_path / file, shape)
+    for place in (path, tmp_path):
+        data = task.load(place, CPU)
+        assert (len(data.train), len(data.val), data.classes) == (90, 10, 10)
+        assert torch.bincount(data.val.y).tolist() == [1] * 10
+        assert data.train.x.shape[1:] == task.example(task.family.standard).shape[1:]
+        assert len(data.test(FinalEvaluation(asked_by="a test"))) == 20
+        assert task.is_there(place)
+
+
+def test_an_npz_of_another_shape_is_refused_by_name(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "cifar10.npz", (28, 28, 3))
+    with pytest.raises(DataError, match=r"cifar10\.npz: train images are 3 x 28 x 28; expected 3 x 32 x 32"):
+        get("cifar10").load(path, CPU)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar10-impaired", "cifar10-deep", "fashion", "tinystories"])
+def test_data_that_is_not_there_is_an_error_and_never_noise(name: str, tmp_path: Path) -> None:
+    assert not get(name).is_there(tmp_path)
+    with pytest.raises(DataError, match=r"--data DIR, or get it with `esper tasks --download"):
+        get(name).load(tmp_path, CPU)
+
+
+def test_tinystories_are_read_from_a_folder(tmp_path: Path) -> None:
+    story = "Once upon a time there was a small dog who liked to dig. " * 8
+    (tmp_path / "TinyStories-train.txt").write_text("".join(f"{i} {story}\n<|endoftext|>\n" for i in range(100)))
+    (tmp_path / "TinyStories-valid.txt").write_text("".join(f"{i} {story}\n<|endoftext|>\n" for i in range(10)))
+    data = get("tinystories").load(tmp_path, CPU)
+    assert data.train.x.shape[1] == 256
+    assert data.classes == get("tinystories").classes == 98
+
+
+def test_the_standard_library_feeds_every_member_of_its_family() -> None:
+    task = get("stdlib")
+    data = task.load(None, CPU)
+    largest = max(*task.family.ranges["train_size"], *task.family.outside["train_size"])
+    assert len(data.train) >= largest
+    assert data.bytes() < 20 << 20
+
+
+# The register
+
+
+def test_an_unknown_task_gets_the_nearest_name() -> None:
+    with pytest.raises(UnknownNameError, match="unknown task 'cifar'; did you mean 'cifar10'"):
+        get("cifar")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "digits"}, "there is one of that name, registered in .*builtin.py"),
+        ({"name": "My Task"}, "expected lower case and hyphens"),
+        ({"summary": " "}, "summary must be one line"),
+        ({"summary": "a\nb"}, "summary must be one line"),
+    ],
+)
+def test_a_task_that_cannot_be_listed_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        register(replace(story_task(), **changes))
+    assert names() == BUILT_IN
+
+
+def test_a_task_can_be_registered_and_taken_out_again() -> None:
+    task = register(story_task())
+    assert get("stories") is task
+    unregister("stories")
+    assert names() == BUILT_IN
+
+
+def test_a_vision_task_without_widths_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the standard member has no 'widths'"):
+        replace(get("digits"), family=story_task().family)
+
+
+def examples() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+
+
+def test_the_examples_of_the_documentation_run_and_their_hosts_learn(tmp_path: Path) -> None:
+    found: list[str] = []
+    for i, code in enumerate(examples()):
+        (tmp_path / f"my_task{i}.py").write_text(code)
+        found += load_task_file(tmp_path / f"my_task{i}.py")
+    assert found == ["odd-or-even", "odd-or-even-mlp"]
+    for name in found:
+        task = get(name)
+        member = task.family.draw(0)
+        data = task.load(None, CPU)
+        host, slots, example = task.build_host(member, data.classes, seed=0)
+        assert Growable(host, slots, example).slot_ids == tuple(slots)
+        optimizer = torch.optim.SGD(host.parameters(), lr=0.1, momentum=0.9)
+        train = task.training_set(data, member, seed=0)
+        losses = []
+        for _ in range(30):
+            optimizer.zero_grad()
+            loss = task.loss(host(train.x), train.y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert losses[-1] < 0.95 * losses[0]
+
+
+def test_loading_a_task_file_again_replaces_its_tasks(tmp_path: Path) -> None:
+    path = tmp_path / "my_task.py"
+    path.write_text(examples()[0])
+    load_task_file(path)
+    path.write_text(examples()[0].replace("batch=64", "batch=32"))
+    assert load_task_file(str(path)) == ("odd-or-even",)
+    assert get("odd-or-even").family.standard.batch == 32
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("x = 1\n", "registers no task"),
+        ("x = 1\ny = (\n", "line 2: SyntaxError"),
+        ("import math\n\nmath.sqrt(-1)\n", "line 3: ValueError: math domain error"),
+        ("from esper.tolaria.tasks import get, register\nregister(get('digits'))\n", "there is one of that name"),
+    ],
+)
+def test_a_task_file_that_fails_is_one_sentence_and_changes_nothing(code: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "my_task.py"
+    path.write_text(examples()[0])
+    load_task_file(path)
+    kept = get("odd-or-even")
+    path.write_text(code)
+    with pytest.raises(ConfigError, match=rf"my_task\.py.*{message}"):
+        load_task_file(path)
+    assert names() == (*BUILT_IN, "odd-or-even")
+    assert get("odd-or-even") is kept
+
+
+def test_a_task_file_that_is_not_there_or_not_python_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no task file at .*/none\.py"):
+        load_task_file(tmp_path / "none.py")
+    (tmp_path / "task.txt").write_text("")
+    with pytest.raises(ConfigError, match=r"task\.txt: not a Python file"):
+        load_task_file(tmp_path / "task.txt")
+
+
+def test_every_built_in_task_is_a_vision_or_a_language_task() -> None:
+    tasks: list[Task] = [get(name) for name in BUILT_IN]
+    assert all(isinstance(task, VisionTask if task.kind == "classification" else LanguageTask) for task in tasks)
+    assert all(task.threads >= 0 for task in tasks)
