@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
 import tomllib
@@ -91,7 +92,11 @@ class Stop:
 def start(config: GrowthConfig, path: Path | None, command: str, watcher: Watcher | None = None, telemetry: bool = True) -> dict[str, Any]:
     """Begin a run in a new folder, by default runs/TASK-CONTROLLER-NNN, and see it through. Returns the summary."""
     with RunFolder.create(path, name=_name(config), config=config, command=command) as folder:
-        return _run(folder, config, watcher, telemetry)
+        try:
+            return _run(folder, config, watcher, telemetry)
+        except EsperError:
+            folder.withdraw()  # a mistake that only showed while hosts and data were made
+            raise
 
 
 def resume(
@@ -102,11 +107,21 @@ def resume(
     change: what to do to the work once it is restored, such as making heads of a policy new.
     """
     with RunFolder.open(path) as folder:
-        kind = tomllib.loads(folder.config.read_text()).get("kind")
-        if kind not in ("run", "learn"):
-            raise RunError(f"{folder.config} does not say what kind of run it is; expected kind = \"run\" or \"learn\"")
-        config: GrowthConfig = load(RunConfig if kind == "run" else LearnConfig, folder.config)
-        return _run(folder, config, watcher, telemetry, change)
+        return _run(folder, _config(folder.config), watcher, telemetry, change)
+
+
+def _config(path: Path) -> GrowthConfig:
+    """The config of a run, of the kind that it says it is."""
+    kinds: dict[str, type[GrowthConfig]] = {"run": RunConfig, "learn": LearnConfig}
+    try:
+        kind = tomllib.loads(path.read_text(encoding="utf-8"))["kind"]
+    except KeyError:
+        kind = None
+    except (OSError, ValueError):
+        kind = "run"  # `load` says what is wrong with the file
+    if not isinstance(kind, str) or kind not in kinds:
+        raise RunError(f'{path} does not say what kind of run it is; expected kind = "run" or "learn"')
+    return load(kinds[kind], path)
 
 
 def _name(config: GrowthConfig) -> str:
@@ -179,7 +194,8 @@ def _loop(folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work, every
                 if work.round > before and (work.round % every == 0 or work.round >= work.epochs or stop.asked):
                     _save(folder, store, hub, work)
                 if stop.asked and not work.done:
-                    raise Interrupted(f"stopped after {work.round} of {work.epochs}; go on with: esper train --resume {folder.path}")
+                    again = shlex.join(["esper", "train", "--resume", str(folder.path)])
+                    raise Interrupted(f"stopped after {work.round} of {work.epochs}; go on with: {again}")
     finally:
         if watcher is not None:
             watcher.stop()

@@ -280,8 +280,9 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise DeviceError(f"unknown device {name!r}; expected cpu, cuda or cuda:N") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise DeviceError(f"device {name!r} was asked for and torch sees no GPU here; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        seen = f"{torch.cuda.device_count()} of them, counted from 0" if torch.cuda.is_available() else "no GPU here; use --device cpu"
+        raise DeviceError(f"device {name!r} was asked for and torch sees {seen}")
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"device {name!r} is not supported; expected cpu or cuda")
     return device

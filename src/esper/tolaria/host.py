@@ -12,6 +12,7 @@ from torch import Tensor
 
 from esper.kasmina import Growable
 from esper.kasmina.probe import evaluating
+from esper.leyline.errors import unknown
 from esper.leyline.events import Event, RolledBack
 from esper.leyline.reports import EpochReport, LifecycleConfig
 from esper.leyline.stages import LIVE, Stage
@@ -51,7 +52,7 @@ class Host:
             weight_decay=member.weight_decay,
         )
         self.model.follow(self.optimizer)
-        self.run = torch.compile(self.model, backend=config.compile) if config.compile else self.model
+        self.run = torch.compile(self.model, backend=_backend(config.compile)) if config.compile else self.model
         self.architecture = (task.name, tuple(example.shape[1:]), tuple(tuple(p.shape) for p in net.parameters()))
         self.split: Split = task.training_set(data, member, seed)
         self.governor = Governor(config.governor, data.classes)
@@ -284,6 +285,13 @@ def _batches(order: Tensor, size: int) -> list[Tensor]:
     if len(batches) > 1 and len(batches[-1]) == 1:
         batches[-2:] = [torch.cat(batches[-2:])]
     return batches
+
+
+def _backend(name: str) -> str:
+    known = torch.compiler.list_backends(exclude_tags=())
+    if name not in known:
+        raise unknown("backend of torch.compile", name, known)
+    return name
 
 
 def _cuda(device: torch.device) -> list[int]:

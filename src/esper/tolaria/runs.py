@@ -21,6 +21,7 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -138,6 +139,15 @@ class RunFolder:
             replace_file(self.path / _SUMMARY, _to_json(summary))
         except OSError as error:
             raise RunError(f"the summary of the run cannot be written: {self.path / _SUMMARY}: {error.strerror}") from error
+
+    def withdraw(self) -> None:
+        """Remove the run if nothing has happened in it yet; one that has begun stays as it is, and so does whatever is not ours."""
+        if _progress(self.path) != "new":
+            return
+        for name in (_MARKER, _CONFIG, _EVENTS, _LOG, _LOCK):
+            (self.path / name).unlink(missing_ok=True)
+        with suppress(OSError):  # not empty
+            self.path.rmdir()
 
     def close(self) -> None:
         """Let go of the lock."""
