@@ -216,6 +216,8 @@ def update(
     """Learn from one round. `update_index` counts updates from 0; `generator`, on the CPU, shuffles the hosts."""
     before, value_before = _replay(policy, rollout, config), _values(policy, rollout, config)
     advantage = rollout.advantages(config.gamma, config.gae_lambda)
+    if not torch.isfinite(advantage).all():
+        raise FloatingPointError("a reward or a value of this round is not finite; the policy was left as it was")
     minibatches = min(config.minibatches, rollout.hosts)
     follow_returns(policy.value_head, advantage + rollout.value, rollout.weight, config.popart_rate)
     lesson = _prepare(policy, rollout, config, advantage, before, minibatches)
@@ -328,7 +330,7 @@ class Gradients:
         for name, chosen in (("actor", ~self.of_critic), ("critic", self.of_critic)):
             norm = (squares * chosen).sum().sqrt()
             if not torch.isfinite(norm):
-                raise FloatingPointError(f"the gradient of the {name} is {float(norm)}; the policy was left as it was")
+                raise FloatingPointError(f"the gradient of the {name} is {float(norm)}; this step was not taken")
             nn.utils.clip_grads_with_norm_(self.groups[name], self.longest, norm)
         tally.add(gradient_norm=squares.sqrt())
 
