@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, replace
-from itertools import pairwise
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from esper.kasmina import Growable
-from esper.leyline.config import from_mapping
 from esper.leyline.errors import ConfigError, DataError, UnknownNameError
 from esper.tolaria.data import Data, FinalEvaluation
 from esper.tolaria.tasks import (
@@ -117,109 +112,6 @@ def test_every_member_of_a_family_has_a_host_that_can_grow(name: str) -> None:
         for member in (task.family.draw(seed), task.family.draw_outside(seed)):
             host, slots, example = task.build_host(member, task.classes, seed)
             assert Growable(host, slots, example).slot_ids == tuple(slots)
-
-
-# Members and families
-
-
-def test_members_are_the_same_in_every_process_and_release() -> None:
-    # Golden values: a change here changes what every recorded run was trained on.
-    drawn = [get("digits").family.draw(seed) for seed in range(3)]
-    assert [(m.widths, m.kernel, m.train_size, m.label_noise, m.epochs, m.schedule, m.decay) for m in drawn] == [
-        ((4, 4, 8), 3, 0, 0.5, 25, "cosine", 1.0),
-        ((8, 8, 8), 1, 0, 0.0, 40, "step", 0.2),
-        ((4, 4, 8), 1, 0, 0.0, 25, "cosine", 0.2),
-    ]
-    assert drawn[0].batch == 64
-
-
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_members_lie_within_the_ranges_and_take_every_value(name: str) -> None:
-    family = get(name).family
-    drawn = [family.draw(seed) for seed in range(300)]
-    assert drawn == [family.draw(seed) for seed in range(300)]
-    for field, values in family.ranges.items():
-        assert {getattr(member, field) for member in drawn} == set(values)
-    fixed = set(asdict(family.standard)) - set(family.ranges)
-    assert all(getattr(member, field) == getattr(family.standard, field) for member in drawn for field in fixed)
-
-
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_a_member_outside_differs_in_one_field_and_lies_beyond_the_range(name: str) -> None:
-    family = get(name).family
-    seen = set()
-    for seed in range(100):
-        inside, outside = family.draw(seed), family.draw_outside(seed)
-        changed = [field for field in asdict(inside) if getattr(inside, field) != getattr(outside, field)]
-        assert len(changed) == 1
-        assert getattr(outside, changed[0]) not in family.ranges.get(changed[0], ())
-        seen.add(changed[0])
-    assert seen == set(family.outside)
-
-
-def test_a_field_of_a_member_does_not_depend_on_what_else_varies() -> None:
-    family = get("digits").family
-    fewer = family.with_fixed(epochs=25)
-    for seed in range(20):
-        assert fewer.draw(seed) == replace(family.draw(seed), epochs=25)
-
-
-def test_the_digits_family_has_hosts_with_nothing_and_with_much_to_gain() -> None:
-    members = [get("digits").family.draw(seed) for seed in range(200)]
-    assert any(m.kernel == 3 and m.widths == (8, 16, 32) and not m.label_noise and not m.train_size for m in members)
-    assert any(m.label_noise == 0.5 and m.train_size == 150 for m in members)
-    assert any(m.kernel == 1 and not m.label_noise and not m.train_size for m in members)
-
-
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_a_member_survives_json(name: str) -> None:
-    member = get(name).family.draw(1)
-    assert from_mapping(Member, json.loads(json.dumps(asdict(member)))) == member
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"epoch": 3}, "Member has no field 'epoch'; did you mean 'epochs'"),
-        ({"epochs": 0}, "'epochs' must be an integer, at least 1; found 0"),
-        ({"label_noise": 1.5}, "'label_noise' must be a number, from 0 to 1"),
-        ({"kernel": 2}, "'kernel' is 2; expected an odd size"),
-        ({"widths": (8, 0)}, r"'widths' is \[8, 0\]"),
-        ({"width": 10}, "'width' is 10; expected a multiple of 'heads', which is 4"),
-        ({"schedule": "cosin"}, "'schedule' must be one of"),
-        ({"slots": "behind"}, "'slots' must be one of"),
-        ({"augment": 1}, "'augment' must be true or false"),
-    ],
-)
-def test_a_value_that_no_member_can_have_is_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        get("digits").family.with_fixed(**values)
-    (name, value), standard = next(iter(values.items())), get("digits").family.standard
-    with pytest.raises(ConfigError, match=message):
-        Family(standard=standard, ranges={name: (value,)})
-
-
-def test_an_empty_range_is_refused() -> None:
-    with pytest.raises(ConfigError, match="the range of 'epochs' is empty"):
-        Family(standard=get("digits").family.standard, ranges={"epochs": ()})
-    with pytest.raises(ConfigError, match="nothing is known to lie outside"):
-        Family(standard=get("digits").family.standard).draw_outside(0)
-
-
-@given(st.sampled_from(["constant", "linear", "cosine", "step"]), st.integers(1, 60), st.floats(0, 1))
-def test_the_learning_rate_is_constant_then_falls_and_never_rises(schedule: str, epochs: int, decay: float) -> None:
-    member = get("digits").family.with_fixed(schedule=schedule, epochs=epochs, decay=decay).standard
-    rates = [member.rate_at(epoch) for epoch in range(epochs)]
-    assert all(later <= earlier for earlier, later in pairwise(rates))
-    assert all(0 < rate <= member.learning_rate for rate in rates)
-    assert all(rate == member.learning_rate for epoch, rate in enumerate(rates) if epoch < epochs * (1 - decay))
-
-
-@pytest.mark.parametrize(("schedule", "expected"), [("constant", 1.0), ("linear", 0.5), ("cosine", 0.5), ("step", 0.1)])
-def test_half_of_the_decay_is_half_of_the_way(schedule: str, expected: float) -> None:
-    member = get("digits").family.with_fixed(schedule=schedule, epochs=20, decay=0.5, learning_rate=1.0).standard
-    assert member.rate_at(9.99) == 1.0
-    assert member.rate_at(15) == pytest.approx(expected)
 
 
 # Training sets
