@@ -65,17 +65,17 @@ def correlations() -> str:
 
 
 def magnitudes(episodes: int = 50) -> str:
-    """Mean and standard deviation of an episode's discounted return, by component, for three controllers."""
+    """Mean and standard deviation of an episode's discounted return, by component, for two controllers."""
     rows = []
     for kind, world in WORLDS.items():
-        for name in ("wait", "random", "heuristic"):
+        for name in ("random", "heuristic"):
             gains, found = [], []
             for seed in range(episodes):
                 control, episode = simulate(make("wait"), world, seed).control, simulate(make(name), world, seed)
                 gains.append(episode.gain(control))
                 found.append(returns(episode, control, RewardConfig()))
             columns = [gains, *([each[part] for each in found] for part in (*PARTS, "total"))]
-            rows.append([kind, name, *(f"{np.mean(column):+.3f} ± {np.std(column):.3f}" for column in columns)])
+            rows.append([kind, name, *(f"{_signed(float(np.mean(column)))} ± {np.std(column):.3f}" for column in columns)])
     return _table(["host", "controller", "gain, points", *PARTS, "total"], rows)
 
 

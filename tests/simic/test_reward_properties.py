@@ -90,11 +90,11 @@ def test_what_is_paid_for_stages_sums_to_nothing_but_the_potential_at_the_start(
 @given(report_streams(), finals)
 def test_progress_and_rent_sum_to_where_the_harvested_network_stands(stream: list[EpochReport], final: FinalScore) -> None:
     first, sums, end = stream[0], discounted(stream, final), 0.995 ** len(stream)
-    lead = [math.tanh((parts.accuracy_points(each) - 60.0) / 40.0) for each in (first.val_accuracy, final.accuracy)]
-    assert sums["progress"] == pytest.approx(end * lead[1] - lead[0], abs=1e-12)
-    sizes = [parts.effective_parameters(first.seeds, 1000), final.parameters]
-    rent = [parts.rent_points(size, 1000, CONFIG) / 40.0 for size in sizes]
-    assert sums["rent"] == pytest.approx(rent[0] - end * rent[1], abs=1e-12)
+    leads = [parts.accuracy_points(each) - 60.0 for each in (first.val_accuracy, final.accuracy)]
+    rents = [parts.rent_points(each, 1000, CONFIG) for each in (parts.effective_parameters(first.seeds, 1000), final.parameters)]
+    assert sums["progress"] == pytest.approx(end * math.tanh(leads[1] / 40.0) - math.tanh(leads[0] / 40.0), abs=1e-12)
+    scores = [math.tanh((lead - rent) / 40.0) for lead, rent in zip(leads, rents, strict=True)]
+    assert sums["progress"] + sums["rent"] == pytest.approx(end * scores[1] - scores[0], abs=1e-12)
 
 
 @given(report_streams(), finals)

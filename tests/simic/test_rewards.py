@@ -52,7 +52,13 @@ def test_parameters_count_by_alpha_once_they_have_influence() -> None:
 def test_a_lead_of_four_points_is_worth_a_tenth_and_no_lead_more_than_one() -> None:
     assert parts.progress_level(4.0, CONFIG) == pytest.approx(math.tanh(0.1))
     assert parts.progress_level(1e9, CONFIG) == 1.0
-    assert parts.rent_level(2.0, CONFIG) == -0.05
+
+
+def test_progress_and_rent_together_are_the_running_score() -> None:
+    for lead, rent in ((4.0, 1.5), (-3.0, 2.0), (60.0, 10.0), (0.0, 0.0)):
+        together = parts.progress_level(lead, CONFIG) + parts.rent_level(lead, rent, CONFIG)
+        assert together == pytest.approx(math.tanh((lead - rent) / 40.0))
+    assert parts.rent_level(0.0, 2.0, CONFIG) == pytest.approx(-0.05, rel=0.001)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +185,7 @@ def test_one_step_worked_by_hand() -> None:
         "progress": 0.995 * math.tanh(2.0 / 40.0) - 0.0,
         "attribution": 0.995 * 0.5 * math.tanh(credit / 40.0) - 0.0,
         "pbrs": 0.02 * (0.995 * 4.1 - 3.8),
-        "rent": -(0.995 * rent[0.5] - rent[0.25]) / 40.0,
+        "rent": 0.995 * (math.tanh((2.0 - rent[0.5]) / 40.0) - math.tanh(2.0 / 40.0)) + math.tanh(rent[0.25] / 40.0),
         "costs": -0.002,
         "terminal": 0.0,
     }
@@ -202,12 +208,13 @@ def test_the_last_decision_is_rewarded_by_what_is_harvested_after_it() -> None:
     kept = final_step(Decision(op=Op.FOSSILIZE, slot=A), FinalScore(accuracy=64.0, loss=1.0, parameters=1600), KEPT)
     rent = 1.25 * math.log2(1.6)
     ahead, credit = math.tanh(4.0 / 40.0), 4.0 - rent + 0.25
+    paid = ahead - math.tanh((4.0 - rent) / 40.0)
     assert kept.components == pytest.approx(
         {
             "progress": 0.995 * ahead - ahead,
             "attribution": 0.5 * (0.995 - 1.0) * math.tanh(credit / 40.0),
             "pbrs": -0.02 * (5.5 + 0.9),
-            "rent": -(0.995 - 1.0) * rent / 40.0,
+            "rent": -(0.995 - 1.0) * paid,
             "costs": -0.002,
             "terminal": 2.0 * math.tanh((4.0 - rent) / 40.0) + 0.01,
         }
@@ -218,7 +225,7 @@ def test_the_last_decision_is_rewarded_by_what_is_harvested_after_it() -> None:
             "progress": -ahead,
             "attribution": -0.5 * math.tanh(credit / 40.0),
             "pbrs": -0.02 * (5.5 + 0.9),
-            "rent": rent / 40.0,
+            "rent": paid,
             "costs": 0.0,
             "terminal": 0.0,
         }
@@ -297,6 +304,18 @@ def test_a_refused_decision_costs_and_does_nothing_else() -> None:
     before, after = report(seed(A), epoch=5), report(seed(A), epoch=6)
     found = one_step(before, after, Decision(op=Op.PRUNE, slot=A), refused=True)
     assert found.components == {**dict.fromkeys(COMPONENTS["shaped"], 0.0), "costs": -0.02}
+
+
+def test_progress_of_a_seed_counts_from_its_own_germination() -> None:
+    """A slot's second seed has no part in what was gained before it: ahead by 4 when it starts, by 5 now, credited with 2 * 1 * 3 / 4."""
+    tracker = RewardTracker(CONFIG, (A,))
+    stages = [(Stage.BLENDING, 64.0), (Stage.PRUNED, 64.0), (Stage.DORMANT, 64.0), (Stage.TRAINING, 64.0), (Stage.BLENDING, 65.0)]
+    reports = [report(seed(A), epoch=1)]
+    for epoch, (stage, accuracy) in enumerate(stages, start=2):
+        reports.append(report(seed(A, stage, contribution=3.0, parameters=0), epoch=epoch, val_accuracy=accuracy))
+    paid = [one_step(a, b, tracker=tracker).components["attribution"] for a, b in pairwise(reports)]
+    first = 0.5 * math.tanh(3.0 / 40.0)
+    assert paid == pytest.approx([0.995 * first, -first, 0.0, 0.0, 0.995 * 0.5 * math.tanh(1.5 / 40.0)])
 
 
 # Modes

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from esper.leyline.actions import Decision, Op
 from esper.leyline.reports import SeedReport
-from esper.leyline.stages import BLENDED, LIVE, Stage
+from esper.leyline.stages import LIVE, Stage
 from esper.simic.rewards.config import RewardConfig
 
 RENT_DOUBLINGS = 4
@@ -74,7 +74,7 @@ def rent_points(parameters: float, host: int, config: RewardConfig) -> float:
 
 def effective_parameters(seeds: Iterable[SeedReport], host: int) -> float:
     """The host's parameters and, of each seed, as many as alpha gives it influence: none in TRAINING, all of a fossil's."""
-    return host + sum(min(max(seed.alpha, 0.0), 1.0) * seed.parameters for seed in seeds if seed.stage in BLENDED)
+    return host + sum(min(max(seed.alpha, 0.0), 1.0) * seed.parameters for seed in seeds)
 
 
 # Levels
@@ -85,9 +85,13 @@ def progress_level(lead: float, config: RewardConfig) -> float:
     return config.progress * math.tanh(lead / config.scale)
 
 
-def rent_level(points: float, config: RewardConfig) -> float:
-    """-rent_weight * rent / scale, rent in points. From -rent_weight * rent_cap / scale to 0."""
-    return -config.rent_weight * points / config.scale
+def rent_level(lead: float, rent: float, config: RewardConfig) -> float:
+    """progress * (tanh((d - rent) / scale) - tanh(d / scale)), rent in points. From -progress * rent_cap / scale to 0.
+
+    Near -rent / scale. With progress it makes progress * tanh((d - rent) / scale), the running score: points and rent count alike
+    however far ahead the host is.
+    """
+    return config.progress * (math.tanh((lead - rent) / config.scale) - math.tanh(lead / config.scale))
 
 
 def slot_credit(contribution: float | None, progress: float, lead: float) -> float:

@@ -36,15 +36,13 @@ class RewardConfig:
     """Mode loss: points that a nat of val loss counts for."""
 
     progress: Weight = 1.0
-    """Weight of the lead over the control."""
+    """Weight of the lead over the control, and of rent: both together are the change of the running score."""
     attribution: Weight = 0.5
     """Weight of what seeds are credited with. The component stays within twice its weight: +-1."""
     credit_slack: Points = 0.25
     """All seeds together are credited with no more points than the host is ahead after rent, and so many for the noise of val."""
     pbrs: Weight = 0.02
     """Weight of the potential of stages: a fossil's potential is 8."""
-    rent_weight: Weight = 1.0
-    """Weight of rent while growing; that of progress, so that both together are the change of the running score."""
     rent: Points = 5.0
     """Points that a network costs which grew sixteenfold, as in the score."""
     rent_cap: Points = 10.0

@@ -70,7 +70,7 @@ class RewardTracker:
         else:
             new, terminal = self._end(report, events, control, final)
         values = {name: parts.change(old[name], new[name], self.config.gamma) for name in new}
-        values |= {"costs": -cost, "terminal": terminal}
+        values |= {"costs": 0.0 - cost, "terminal": terminal}
         chosen = {name: values[name] for name in COMPONENTS[self.config.mode]}
         return RewardStep(total=math.fsum(chosen.values()), components=chosen)
 
@@ -139,7 +139,7 @@ class RewardTracker:
         return {
             "progress": parts.progress_level(lead, self.config),
             "attribution": parts.attribution_level(credits, room, self.config),
-            "rent": parts.rent_level(rent, self.config),
+            "rent": parts.rent_level(lead, rent, self.config),
         }
 
     def _rent(self, report: EpochReport, seeds: Sequence[SeedReport]) -> float:
