@@ -1,0 +1,103 @@
+"""Which hosts an environment grows: its settings, and the pool of tasks and seeds that episodes are drawn from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from esper.kasmina.blueprints import names
+from esper.leyline.config import from_mapping, replace_fields
+from esper.leyline.errors import ConfigError, nearest, unknown
+from esper.leyline.reports import GateConfig, Topology
+from esper.simic.config import GrowthConfig
+from esper.simic.growth import Start
+from esper.tamiyo import blueprint_names
+from esper.tolaria.config import TrainingConfig
+from esper.tolaria.tasks import Family, Task
+from esper.tolaria.tasks import get as get_task
+
+SEEDS = range(64)
+"""Host seeds of an environment that is told none. Few, because each has a control that is trained once."""
+GATES: dict[str, GateConfig] = {"permissive": GateConfig.permissive(), "strict": GateConfig()}
+OPTIONS = ("task", "host_seed")
+"""What `reset(options=...)` can say."""
+STRUCTURE = ("widths", "kernel", "depth", "slots", "width", "heads", "layers", "block")
+"""Fields of a Member that say how its host is built; the others say how it is trained."""
+
+
+def growth_config(settings: Mapping[str, Any]) -> GrowthConfig:
+    """The config in an environment's keyword arguments: fields of GrowthConfig, as they are or as plain values.
+
+    Three can be said more shortly. reward: a mode ("shaped", "simplified", "sparse", "loss"). gates: "permissive" (the default: a policy
+    learns more from a gate it can pass) or "strict", or a GateConfig; it goes before the gates in `training`. fix: also with values
+    that are no text, e.g. {"widths": [4, 8]}.
+    """
+    plain = {name: value for name, value in settings.items() if name != "gates"}
+    training = plain.get("training", {})
+    if isinstance(training, Mapping):
+        plain["training"] = from_mapping(TrainingConfig, {"gates": GATES["permissive"], **training}, "environment: training")
+    if isinstance(plain.get("reward"), str):
+        plain["reward"] = {"mode": plain["reward"]}
+    if isinstance(plain.get("fix"), Mapping):
+        plain["fix"] = {name: value if isinstance(value, str) else json.dumps(value) for name, value in plain["fix"].items()}
+    config = from_mapping(GrowthConfig, plain, "environment")
+    if "gates" not in settings:
+        return config
+    gates = settings["gates"]
+    if isinstance(gates, str) and gates not in GATES:
+        raise unknown("gates", gates, GATES)
+    return replace_fields(config, {"training.gates": GATES[gates] if isinstance(gates, str) else gates}, "environment")
+
+
+class Hosts:
+    """The tasks and host seeds that episodes are drawn from, each as likely as the others."""
+
+    def __init__(self, config: GrowthConfig, task: str | Sequence[str], seeds: Sequence[int]) -> None:
+        self.tasks = (task,) if isinstance(task, str) else tuple(task)
+        self.seeds = seeds
+        if not self.tasks:
+            raise ConfigError("task is empty; expected the name of a task, or several")
+        if not isinstance(seeds, Sequence) or not len(seeds):
+            raise ConfigError(f"seeds is {seeds!r}; expected host seeds to draw from, such as range(64)")
+        for seed in seeds:
+            self._check_seed(seed)
+        self.slots = max(_most_slots(config, get_task(name)) for name in self.tasks)
+        """The most slots that any host of the tasks has, drawn or not, so that all seeds see one size of observation."""
+        self.blueprints = blueprint_names({topology: names(topology) for topology in Topology})
+
+    def draw(self, random: np.random.Generator, options: Mapping[str, Any] | None = None) -> Start:
+        """The next host. Both draws are always made, so that an option does not shift what follows."""
+        task, seed = self.tasks[int(random.integers(len(self.tasks)))], self.seeds[int(random.integers(len(self.seeds)))]
+        chosen = dict(options or {})
+        for name in chosen:
+            if name not in OPTIONS:
+                raise ConfigError(f"unknown option {name!r} of reset; {nearest(str(name), OPTIONS)}")
+        if "task" in chosen and chosen["task"] not in self.tasks:
+            raise unknown("task of this environment", str(chosen["task"]), self.tasks)
+        if "host_seed" in chosen:
+            self._check_seed(chosen["host_seed"])
+        return Start(task=chosen.get("task", task), seed=int(chosen.get("host_seed", seed)))
+
+    @staticmethod
+    def _check_seed(seed: object) -> None:
+        if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
+            raise ConfigError(f"host seed {seed!r}: expected an integer of at least 0")
+
+
+def _most_slots(config: GrowthConfig, task: Task) -> int:
+    """The most slots that a host of the task can have, over every way in which its family builds hosts."""
+    member = config.member_for(task.family, 0)
+    varied = {
+        name: values
+        for name, values in task.family.ranges.items()
+        if config.member == "family" and name in STRUCTURE and name not in config.fix
+    }
+    most, family = 0, Family(standard=member)
+    for values in product(*varied.values()):
+        built = family.with_fixed(**dict(zip(varied, values, strict=True))).standard
+        most = max(most, len(task.build_host(built, task.classes, 0)[1]))
+    return most

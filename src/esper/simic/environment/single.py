@@ -1,0 +1,122 @@
+"""One host as a Gymnasium environment: an epoch is a step, and a budget is an episode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium.error import ResetNeeded
+
+from esper.leyline.actions import Decision
+from esper.simic.environment.actions import Actions, BoolArray, Choice, Composites, Heads, checked
+from esper.simic.environment.hosts import SEEDS
+from esper.simic.environment.setup import METADATA, Setup
+from esper.simic.environment.view import drawing
+from esper.simic.growth import Growth
+from esper.tamiyo import Observation
+
+
+class GrowthEnv(gymnasium.Env[Any, Any]):
+    """`esper/Growth-v0`: grow one host; an action is one value for each of the eight heads of a decision.
+
+    task: a task's name, or several to draw from. seeds: the host seeds to draw from. structured: observe a dict instead of a vector.
+    settings: fields of GrowthConfig, and shorter words for some of them; see `growth_config`.
+
+    The episode ends, `terminated`, when the host's budget is spent, so its last observation is the one before. An action that is not legal
+    is refused: the host waits, the reward has the cost of a refusal, and `info["refused"]` says why.
+    """
+
+    metadata = METADATA
+
+    def __init__(
+        self,
+        task: str | Sequence[str] = "digits",
+        *,
+        seeds: Sequence[int] = SEEDS,
+        structured: bool = False,
+        render_mode: str | None = None,
+        **settings: Any,
+    ) -> None:
+        self.setup = Setup(self._actions, task, seeds, structured, render_mode, settings)
+        self.render_mode = render_mode
+        self.observation_space = self.setup.view.space
+        self.action_space = self.setup.actions.space
+        self._growth = Growth(self.setup.config)
+        self._observation: Observation | None = None
+        self._over = True
+
+    def _actions(self, slots: int, blueprints: tuple[str, ...]) -> Actions:
+        return Heads(slots, blueprints)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin with a new host, trained for its first epoch.
+
+        seed: fixes which hosts are drawn from here on, and with them everything. options: `task` and `host_seed` choose the host instead.
+        """
+        super().reset(seed=seed)
+        start = self.setup.hosts.draw(self.np_random, options)
+        (observation,) = self._growth.reset([start])
+        seen = self.setup.view(observation)
+        self._observation, self._over = observation, False
+        return seen, self.setup.start_info(start, observation)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Carry out the action, train an epoch, and tell what came of it."""
+        if self._over:
+            raise ResetNeeded("no episode is under way; call reset() first")
+        (outcome,) = self._growth.step([self.decision(action)])
+        assert outcome is not None, "the host's episode was over before the environment's"
+        self._observation, self._over = outcome.observation, outcome.terminated
+        reward, info = float(outcome.reward.total), self.setup.step_info(outcome)
+        return self.setup.view(outcome.observation), reward, outcome.terminated, False, info
+
+    def decision(self, action: Any) -> Decision:
+        """What an action means for the present host; `str()` of it is for people."""
+        return self.setup.actions.decision(checked(self.action_space, action), self._seen().masks)
+
+    def observation_names(self) -> list[str]:
+        """What each value of the flat observation is."""
+        return self.setup.view.names()
+
+    def action_masks(self) -> BoolArray:
+        """What is legal now, as sb3-contrib asks for it: one flat array of bools, the heads one after another."""
+        return self.setup.actions.flat_mask(self._seen().masks)
+
+    def render(self) -> Any:
+        """With render mode "ansi": the host in a line, and each of its slots in a line."""
+        return drawing(self._seen()) if self.render_mode == "ansi" else None
+
+    def close(self) -> None:
+        """Let go of the host and the data; reset() begins anew."""
+        self._growth.close()
+        self._observation, self._over = None, True
+
+    def _seen(self) -> Observation:
+        if self._observation is None:
+            raise ResetNeeded("there is no host yet; call reset() first")
+        return self._observation
+
+
+class GrowthFlatEnv(GrowthEnv):
+    """`esper/GrowthFlat-v0`: grow one host; an action is the number of a whole decision, and the mask of legal ones is exact.
+
+    heads: `core` chooses op, slot and blueprint and leaves style, tempo and alpha at their defaults, which other libraries can learn;
+    `full` has every decision there is, a few thousand. The rest is as in GrowthEnv.
+    """
+
+    def __init__(
+        self,
+        task: str | Sequence[str] = "digits",
+        *,
+        heads: Choice = "core",
+        seeds: Sequence[int] = SEEDS,
+        structured: bool = False,
+        render_mode: str | None = None,
+        **settings: Any,
+    ) -> None:
+        self._heads: Choice = heads
+        super().__init__(task, seeds=seeds, structured=structured, render_mode=render_mode, **settings)
+
+    def _actions(self, slots: int, blueprints: tuple[str, ...]) -> Actions:
+        return Composites(slots, blueprints, self._heads)

@@ -1,0 +1,155 @@
+"""Many hosts as one Gymnasium vector environment, on one engine or in worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium.error import ResetNeeded
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+from numpy.typing import NDArray
+
+from esper.leyline.errors import ConfigError
+from esper.simic.environment.actions import Actions, BoolArray, Choice, Composites, Heads, checked
+from esper.simic.environment.hosts import SEEDS
+from esper.simic.environment.setup import METADATA, Setup
+from esper.simic.environment.view import drawing
+from esper.simic.growth import Environment, Growth, Start
+from esper.simic.workers import GrowthWorkers
+from esper.tamiyo import Observation
+
+VECTOR_METADATA: dict[str, Any] = {**METADATA, "autoreset_mode": AutoresetMode.SAME_STEP}
+Steps = tuple[Any, NDArray[np.float64], BoolArray, BoolArray, dict[str, Any]]
+
+
+class Restartable(Environment, Protocol):
+    """An environment in which hosts can begin anew one by one."""
+
+    def restart(self, starts: Mapping[int, Start]) -> dict[int, Observation]:
+        """Begin another episode at some places; the other hosts stay as they are."""
+        ...
+
+
+class GrowthVector(VectorEnv[Any, Any, Any]):
+    """`esper/Growth-v0` for `gymnasium.make_vec`: each step trains an epoch of every host. The numbers are those of single environments.
+
+    num_envs: hosts side by side. workers: processes to train them in; 0 trains them in this one. The rest is as in GrowthEnv.
+
+    A host whose episode ends gives way to the next one in the same step (autoreset mode SAME_STEP): what it saw last and what its step
+    told are in `info["final_obs"]` and `info["final_info"]`, and the observation is the first one of the new host.
+    """
+
+    metadata = VECTOR_METADATA
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        task: str | Sequence[str] = "digits",
+        *,
+        seeds: Sequence[int] = SEEDS,
+        structured: bool = False,
+        render_mode: str | None = None,
+        workers: int = 0,
+        **settings: Any,
+    ) -> None:
+        for name, value, least in (("num_envs", num_envs, 1), ("workers", workers, 0)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ConfigError(f"{name} is {value!r}; expected an integer of at least {least}")
+        self.setup = Setup(self._actions, task, seeds, structured, render_mode, settings)
+        self.num_envs, self.render_mode = num_envs, render_mode
+        self.single_observation_space, self.single_action_space = self.setup.view.space, self.setup.actions.space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        config = self.setup.config
+        self._growth: Restartable = GrowthWorkers(config, min(workers, num_envs)) if workers else Growth(config)
+        self._random: list[np.random.Generator | None] = [None] * num_envs
+        self._seen: list[Observation] = []
+
+    def _actions(self, slots: int, blueprints: tuple[str, ...]) -> Actions:
+        return Heads(slots, blueprints)
+
+    def reset(self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin with new hosts. seed: of the first; the others have the numbers after it. Or one for each. options: as in GrowthEnv."""
+        seeds = [seed + place for place in range(self.num_envs)] if isinstance(seed, int) else list(seed or [None] * self.num_envs)
+        if len(seeds) != self.num_envs:
+            raise ConfigError(f"{len(seeds)} seeds for {self.num_envs} environments; expected one for each")
+        super().reset(seed=seed if isinstance(seed, int) else None)
+        for place, each in enumerate(seeds):
+            if each is not None:
+                self._random[place] = seeding.np_random(each)[0]
+        starts = [self._draw(place, options) for place in range(self.num_envs)]
+        self._seen = self._growth.reset(starts)
+        infos: dict[str, Any] = {}
+        for place, (start, observation) in enumerate(zip(starts, self._seen, strict=True)):
+            infos = self._add_info(infos, self.setup.start_info(start, observation), place)
+        return self._batch(), infos
+
+    def step(self, actions: Any) -> Steps:
+        """Carry out one action for each host, and train an epoch of all."""
+        checked(self.action_space, actions)
+        each = zip(iterate(self.action_space, actions), self._present(), strict=True)
+        outcomes = self._growth.step([self.setup.actions.decision(action, seen.masks) for action, seen in each])
+        rewards, ended = np.zeros(self.num_envs), np.zeros(self.num_envs, np.bool_)
+        told: list[dict[str, Any]] = []
+        for place, outcome in enumerate(outcomes):
+            assert outcome is not None, f"the episode of host {place} was over before the environment's"
+            self._seen[place] = outcome.observation
+            rewards[place], ended[place] = outcome.reward.total, outcome.terminated
+            told.append(self.setup.step_info(outcome))
+        infos: dict[str, Any] = {}
+        for place, final in self._begin_again(np.flatnonzero(ended).tolist()).items():
+            infos = self._add_info(infos, {"final_obs": final["obs"], "final_info": told[place]}, place)
+            told[place] = final["info"]
+        for place, info in enumerate(told):
+            infos = self._add_info(infos, info, place)
+        return self._batch(), rewards, ended, np.zeros(self.num_envs, np.bool_), infos
+
+    def action_masks(self) -> BoolArray:
+        """[num_envs, actions]: what is legal now for each host, in the form that sb3-contrib takes."""
+        return np.stack([self.setup.actions.flat_mask(seen.masks) for seen in self._present()])
+
+    def render(self) -> tuple[Any, ...] | None:
+        """With render mode "ansi": each host as GrowthEnv renders it."""
+        return tuple(drawing(seen) for seen in self._present()) if self.render_mode == "ansi" else None
+
+    def close_extras(self, **options: Any) -> None:
+        """Let go of hosts and data, and end the workers."""
+        self._growth.close()
+        self._seen = []
+
+    def _begin_again(self, places: list[int]) -> dict[int, dict[str, Any]]:
+        """New hosts at the places whose episodes have ended: what was seen last there, and what the new ones tell."""
+        last = {place: self.setup.view(self._seen[place]) for place in places}
+        starts = {place: self._draw(place) for place in places}
+        for place, observation in (self._growth.restart(starts) if starts else {}).items():
+            self._seen[place] = observation
+        return {place: {"obs": last[place], "info": self.setup.start_info(starts[place], self._seen[place])} for place in places}
+
+    def _draw(self, place: int, options: Mapping[str, Any] | None = None) -> Start:
+        stream = self._random[place]
+        if stream is None:
+            stream = self._random[place] = seeding.np_random(None)[0]
+        return self.setup.hosts.draw(stream, options)
+
+    def _batch(self) -> Any:
+        empty: Any = create_empty_array(self.single_observation_space, self.num_envs)
+        return concatenate(self.single_observation_space, [self.setup.view(seen) for seen in self._seen], empty)
+
+    def _present(self) -> list[Observation]:
+        if not self._seen:
+            raise ResetNeeded("there are no hosts yet; call reset() first")
+        return self._seen
+
+
+class GrowthFlatVector(GrowthVector):
+    """`esper/GrowthFlat-v0` for `gymnasium.make_vec`: as GrowthVector, with the actions of GrowthFlatEnv."""
+
+    def __init__(self, num_envs: int = 1, task: str | Sequence[str] = "digits", *, heads: Choice = "core", **settings: Any) -> None:
+        self._heads: Choice = heads
+        super().__init__(num_envs, task, **settings)
+
+    def _actions(self, slots: int, blueprints: tuple[str, ...]) -> Actions:
+        return Composites(slots, blueprints, self._heads)

@@ -1,0 +1,59 @@
+"""The environment in other people's hands: a library trains on it unmodified, and what the documentation shows runs."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.simic.tiny import make
+
+PROJECT = Path(__file__).resolve().parents[2]
+BLOCKS = re.findall(r"```python\n(.*?)```", (PROJECT / "docs/environment.md").read_text(), re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ESPER_DATA", str(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["esper/Growth-v0", "esper/GrowthFlat-v0"])
+def test_maskable_ppo_trains_on_it_unmodified(name):
+    from sb3_contrib import MaskablePPO
+    from sb3_contrib.common.maskable.utils import get_action_masks
+
+    env = make(name, epochs=6)
+    model = MaskablePPO("MlpPolicy", env, n_steps=64, batch_size=32, n_epochs=2, gamma=0.995, seed=0)
+    before = [value.clone() for value in model.policy.state_dict().values()]
+    model.learn(128)
+    assert model.num_timesteps == 128
+    assert any((old != new).any() for old, new in zip(before, model.policy.state_dict().values(), strict=True))
+    assert np.isfinite(model.ep_info_buffer[-1]["r"])
+    assert model.ep_info_buffer[-1]["l"] == 6
+    observation, _ = env.reset(seed=0)
+    masks = get_action_masks(env)
+    action, _ = model.predict(observation, action_masks=masks)
+    assert env.action_space.contains(action)
+    assert masks[action] if name == "esper/GrowthFlat-v0" else masks[action[0]]
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_what_the_documentation_shows_runs(number, capsys):
+    exec(compile(BLOCKS[number], f"docs/environment.md, block {number}", "exec"), {})
+    shown = capsys.readouterr().out
+    assert shown
+    if number == 0:  # the random agent, through a whole episode
+        assert "\nepoch 10/10" in f"\n{shown}"
+        assert re.search(r"\nreturn -?\d+\.\d{3}, accuracy \d+\.\d, without growth \d+\.\d\n$", shown)
+
+
+@pytest.mark.slow
+def test_the_example_script_trains_and_grows_a_host(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["maskable_ppo.py", "--epochs", "2", "--steps", "16", "--hosts", "2"])
+    runpy.run_path(str(PROJECT / "examples/maskable_ppo.py"), run_name="__main__")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("host 2: accuracy ")
