@@ -14,6 +14,7 @@ from typing import Any
 from esper.cli.flags import Parser, add_flags, changes
 from esper.cli.main import EXIT_INTERRUPTED
 from esper.cli.results import print_learning, print_run
+from esper.cli.study_display import print_study
 from esper.leyline.config import load, replace_fields
 from esper.leyline.errors import ConfigError, unknown
 
@@ -26,6 +27,8 @@ class Method:
     config: str
     """`module:class`, imported when the method is used."""
     examples: str
+    from_runs: bool = False
+    """Whether it learns from run folders, which are then plain arguments."""
 
     def load(self) -> type[Any]:
         """The class of its settings."""
@@ -50,6 +53,25 @@ METHODS: dict[str, Method] = {
   esper train ppo                               a policy for the family of digits hosts, in minutes
   esper train ppo --rounds 100 --hosts 32       more practice
   esper train ppo --from-policy policy.safetensors""",
+    ),
+    "bc": Method(
+        "teach a policy to decide as recorded runs did, e.g. those of the heuristic",
+        "esper.simic.study_config:BCConfig",
+        """\
+  esper train heuristic --hosts 40 --member family --run runs/recorded
+  esper train bc runs/recorded                  imitate it
+  esper train bc runs/a runs/b --balance 1      from two runs, rare acts count most
+  esper train ppo --from-policy runs/bc-001/policy.safetensors""",
+        from_runs=True,
+    ),
+    "iql": Method(
+        "teach a policy to do better than recorded runs, from the recording alone (implicit Q-learning)",
+        "esper.simic.study_config:IQLConfig",
+        """\
+  esper train heuristic --controller random --hosts 100 --member family --run runs/random
+  esper train iql runs/random runs/recorded     the better parts of both
+  esper train ppo --from-policy runs/iql-001/policy.safetensors""",
+        from_runs=True,
     ),
 }
 
@@ -80,6 +102,8 @@ def main(argv: list[str]) -> int:
         raise unknown("method", name, METHODS)
     kind = METHODS[name].load()
     arguments = _parser(name, METHODS[name], kind, everything="--help-all" in rest).parse_args(rest)
+    if METHODS[name].from_runs and arguments.named_runs:
+        arguments.runs = [*getattr(arguments, "runs", []), *arguments.named_runs]
     config = load(kind, arguments.config) if arguments.config is not None else kind()
     config = replace_fields(config, changes(kind, arguments), source=f"esper train {name}")
     from esper.simic.runner import start
@@ -109,12 +133,15 @@ def _reset(work: Any, heads: list[str]) -> None:
 def _parser(name: str, method: Method, config: type, everything: bool) -> Parser:
     parser = Parser(
         prog=f"esper train {name}",
-        usage=f"esper train {name} [OPTIONS]",
+        usage=f"esper train {name} RUN... [OPTIONS]" if method.from_runs else f"esper train {name} [OPTIONS]",
         description=f"{method.summary[0].upper()}{method.summary[1:]}.",
         epilog=f"examples:\n{method.examples}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    if method.from_runs:
+        help = "run folders to learn from: those of esper train heuristic, whatever its controller"
+        parser.add_argument("named_runs", nargs="*", metavar="RUN", help=help)
     parser.add_argument("--help-all", action="help", help="also show every setting of training, gates, rewards and so on")
     parser.add_argument("--run", type=Path, metavar="DIR", help="the run folder (default: a new one in runs/)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a config.toml to start from; flags override it")
@@ -139,5 +166,6 @@ def _report(run: Callable[[Any], dict[str, Any]], arguments: argparse.Namespace)
     except Interrupted as stopped:
         print(f"esper: {stopped}", file=sys.stderr)
         return EXIT_INTERRUPTED
-    (print_learning if "examination" in summary else print_run)(summary)
+    printers = {"examination": print_learning, "study": print_study}
+    next((printer for key, printer in printers.items() if key in summary), print_run)(summary)
     return 0

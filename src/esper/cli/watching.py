@@ -6,6 +6,7 @@ from typing import Any
 
 from esper.cli.display import Display, Silent, make_display
 from esper.cli.learning_display import make_learning_display
+from esper.cli.study_display import make_study_display
 
 
 class Watching:
@@ -16,10 +17,12 @@ class Watching:
         self.display: Display = Silent()
 
     def start(self, work: Any) -> None:
-        """Hosts under a controller, or a policy that learns?"""
+        """Hosts under a controller, or a policy that learns, by playing or from recorded runs?"""
         learns = hasattr(work, "policy")
         # Lines of rewards and a table that is redrawn in place do not go together.
-        if learns:
+        if hasattr(work, "lessons"):
+            self.display = make_study_display(self.quiet)
+        elif learns:
             self.display = make_learning_display(self.quiet, live=not self.rewards)
         else:
             self.display = make_display(self.quiet, live=not self.rewards)

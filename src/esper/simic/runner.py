@@ -18,12 +18,19 @@ from esper.nissa import BEGINNING, Hub, JsonlSink, NullHub
 from esper.simic.config import GrowthConfig, RunConfig
 from esper.simic.learn_config import LearnConfig
 from esper.simic.recording import FOLDER
+from esper.simic.study_config import BCConfig, IQLConfig, StudyConfig
 from esper.tolaria.checkpoint import CheckpointStore
 from esper.tolaria.runs import RunFolder
 
+Config = GrowthConfig | StudyConfig
+"""Whatever decides a run."""
+
 
 class Work(Protocol):
-    """What a run does: hosts under a controller (Session), or a policy that learns (School). A round is the unit between checkpoints."""
+    """What a run does: hosts under a controller (Session), or a policy that learns by playing (School) or from recorded runs (Study).
+
+    A round is the unit between checkpoints.
+    """
 
     round: int
     """Rounds done."""
@@ -89,7 +96,7 @@ class Stop:
     asked = False
 
 
-def start(config: GrowthConfig, path: Path | None, command: str, watcher: Watcher | None = None, telemetry: bool = True) -> dict[str, Any]:
+def start(config: Config, path: Path | None, command: str, watcher: Watcher | None = None, telemetry: bool = True) -> dict[str, Any]:
     """Begin a run in a new folder, by default runs/TASK-CONTROLLER-NNN, and see it through. Returns the summary."""
     with RunFolder.create(path, name=_name(config), config=config, command=command) as folder:
         try:
@@ -110,9 +117,9 @@ def resume(
         return _run(folder, _config(folder.config), watcher, telemetry, change)
 
 
-def _config(path: Path) -> GrowthConfig:
+def _config(path: Path) -> Config:
     """The config of a run, of the kind that it says it is."""
-    kinds: dict[str, type[GrowthConfig]] = {"run": RunConfig, "learn": LearnConfig}
+    kinds: dict[str, type[Config]] = {"run": RunConfig, "learn": LearnConfig, "bc": BCConfig, "iql": IQLConfig}
     try:
         kind = tomllib.loads(path.read_text(encoding="utf-8"))["kind"]
     except KeyError:
@@ -120,18 +127,25 @@ def _config(path: Path) -> GrowthConfig:
     except (OSError, ValueError):
         kind = "run"  # `load` says what is wrong with the file
     if not isinstance(kind, str) or kind not in kinds:
-        raise RunError(f'{path} does not say what kind of run it is; expected kind = "run" or "learn"')
+        expected = ", ".join(f'"{name}"' for name in kinds)
+        raise RunError(f"{path} does not say what kind of run it is; expected a kind that is one of {expected}")
     return load(kinds[kind], path)
 
 
-def _name(config: GrowthConfig) -> str:
+def _name(config: Config) -> str:
+    if isinstance(config, BCConfig | IQLConfig):
+        return config.kind
     if isinstance(config, LearnConfig):
         return f"{'-'.join(config.task)}-ppo"
     assert isinstance(config, RunConfig)
     return f"{config.task}-{config.controller}"
 
 
-def _work(folder: RunFolder, config: GrowthConfig, hub: Hub) -> Work:
+def _work(folder: RunFolder, config: Config, hub: Hub) -> Work:
+    if isinstance(config, BCConfig | IQLConfig):
+        from esper.simic.study import Study
+
+        return Study(config, hub, folder.command, folder.path)
     if isinstance(config, LearnConfig):
         from esper.simic.school import School
 
@@ -143,7 +157,7 @@ def _work(folder: RunFolder, config: GrowthConfig, hub: Hub) -> Work:
 
 
 def _run(
-    folder: RunFolder, config: GrowthConfig, watcher: Watcher | None, telemetry: bool, change: Callable[[Any], None] | None = None
+    folder: RunFolder, config: Config, watcher: Watcher | None, telemetry: bool, change: Callable[[Any], None] | None = None
 ) -> dict[str, Any]:
     store = CheckpointStore(folder.checkpoints, run=folder.id)
     hub: Hub = Hub(JsonlSink(folder.events), log=folder.log) if telemetry else NullHub()

@@ -1,0 +1,82 @@
+"""The settings of learning from recorded runs. Free of torch, so that a command can show its help at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from esper.leyline.config import Range, check_ranges
+
+Share = Annotated[float, Range(0.0, 1.0)]
+Positive = Annotated[float, Range(0.0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyConfig:
+    """What every way of learning from recorded runs has in common."""
+
+    runs: tuple[Path, ...] = ()
+    """Run folders to learn from; the same as naming them without a flag."""
+    seed: Annotated[int, Range(0)] = 0
+    """Of the first weights, of which hosts are held out, and of the order of the episodes."""
+    batch: Annotated[int, Range(1)] = 8
+    """Whole episodes in one step of the optimiser."""
+    held_out: Annotated[float, Range(0.01, 0.9)] = 0.2
+    """Share of the recorded hosts that nothing is learned from, to measure agreement on; at least one."""
+    gamma: Share = 0.995
+    """Discount of the reward, per step."""
+    learning_rate: Positive = 1e-3
+    weight_decay: Positive = 0.01
+    """Of the critic alone."""
+    max_gradient_norm: Annotated[float, Range(1e-6)] = 1.0
+    """Longest gradient of each network; longer ones are shortened."""
+    hidden: Annotated[int, Range(1)] = 128
+    """Memory of the policy's LSTM."""
+    slot_width: Annotated[int, Range(1)] = 64
+    """Features of a slot in the policy."""
+    threads: Annotated[int, Range(1)] = 1
+    """CPU threads for torch."""
+    checkpoint_every: Annotated[int, Range(1)] = 20
+    """Passes between checkpoints."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BCConfig(StudyConfig):
+    """Everything that decides how recorded decisions are imitated. Written to config.toml, from which the same run starts again."""
+
+    kind: Literal["bc"] = "bc"
+    epochs: Annotated[int, Range(1)] = 200
+    """Most passes over the recorded episodes."""
+    patience: Annotated[int, Range(1)] = 30
+    """Passes without a better result on the held-out hosts after which it ends."""
+    balance: Share = 0.5
+    """How much rare ops count: 0 each step the same, 1 each op the same in all, however rare. Most recorded decisions are WAIT."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IQLConfig(StudyConfig):
+    """Everything that decides how implicit Q-learning goes. Written to config.toml, from which the same run starts again."""
+
+    kind: Literal["iql"] = "iql"
+    epochs: Annotated[int, Range(1)] = 200
+    """Passes over the recorded episodes."""
+    warmup: Annotated[int, Range(0)] = 20
+    """First passes, in which values learn the recorded returns themselves; from there on they look for better ones."""
+    expectile: Annotated[float, Range(0.5, 0.999)] = 0.7
+    """Which of the recorded actions a state is valued by: 0.5 their mean, towards 1 the best of them."""
+    beta: Positive = 3.0
+    """How much better actions are preferred, per standard deviation of the return; 0 imitates them all."""
+    weight_limit: Annotated[float, Range(1.0)] = 100.0
+    """Most that one action can count."""
+    polyak: Annotated[float, Range(1e-6, 1.0)] = 0.005
+    """Share of the present Q networks that goes into the slow ones with each step."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
