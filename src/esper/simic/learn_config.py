@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from esper.leyline.config import Range, check_ranges
 from esper.leyline.reports import GateConfig
 from esper.simic.config import GrowthConfig
-from esper.simic.ppo import PPOConfig
+from esper.simic.ppo import PPOConfig, PriorStrength
 from esper.tolaria.config import TrainingConfig
 
 
@@ -21,6 +21,13 @@ def _cores() -> int:
 def _permissive() -> TrainingConfig:
     """Policies learn under gates that ask for structure and health alone."""
     return TrainingConfig(gates=GateConfig.permissive())
+
+
+def _few_rounds() -> PPOConfig:
+    """Learning that pays within some twenty updates: larger steps, and less of a hold on the op head, than PPOConfig's own defaults."""
+    return PPOConfig(
+        learning_rate=1e-3, warmup_updates=2, decay_updates=40, target_kl=0.05, prior_strength=PriorStrength(op=0.05)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +61,11 @@ class LearnConfig(GrowthConfig):
     """Features of a slot in the policy."""
     checkpoint_every: Annotated[int, Range(1)] = 1
     """Rounds between checkpoints."""
-    member: Literal["standard", "family"] = "family"
-    """Family: each host's seed draws width, data, noise and budget. Standard: all hosts are alike."""
+    member: Literal["standard", "family"] = "standard"
+    """Standard: hosts differ in their weights and data order alone. Family: each host's seed also draws width, data, noise and budget,
+    for a policy that is to serve many kinds of host; it takes several times as many rounds."""
     training: TrainingConfig = field(default_factory=_permissive)
-    ppo: PPOConfig = field(default_factory=PPOConfig)
+    ppo: PPOConfig = field(default_factory=_few_rounds)
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -107,7 +107,8 @@ class School:
             return policy
         if config.reset_heads:
             raise ConfigError("--reset-heads makes heads of an existing policy new; name it with --from-policy, or resume a run")
-        return Policy(PolicyConfig(blueprints=self.blueprints, hidden=config.hidden, slot_width=config.slot_width), generator)
+        size = PolicyConfig(blueprints=self.blueprints, hidden=config.hidden, slot_width=config.slot_width, prior=config.ppo.prior)
+        return Policy(size, generator)
 
     def _pool(self) -> list[Start]:
         """The hosts to practise on: a finite pool, so that each one's control is trained once."""

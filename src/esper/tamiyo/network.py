@@ -21,6 +21,7 @@ from esper.leyline.observation import OBSERVATION
 from esper.tamiyo.batch import ObservationBatch
 from esper.tamiyo.heads import CHOICE_HEADS, CHOICE_OPS, ILLEGAL, OPS_OF
 from esper.tamiyo.masks import PARAMETERS
+from esper.tamiyo.prior import Prior
 
 Size = Annotated[int, Range(1)]
 
@@ -47,6 +48,8 @@ class PolicyConfig:
     op_embedding: Size = 16
     memory: bool = True
     """Whether it remembers earlier steps; without, it decides from what it sees now."""
+    prior: Prior | None = None
+    """What it decides like before it has learned anything, its logits being relative to this; None for all legal values alike."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

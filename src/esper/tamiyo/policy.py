@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from esper.leyline.actions import Head
+from esper.leyline.actions import ALPHA_TARGETS, Head
 from esper.leyline.errors import unknown
 from esper.tamiyo.batch import ObservationBatch
 from esper.tamiyo.heads import ActionDistribution, Exploration, Scores
@@ -106,7 +107,7 @@ class Policy(nn.Module):
         uniforms: [hosts, 8], what chance has to say (see `heads.uniforms`); None for the likeliest value of each head.
         """
         features, slots, memory = self.actor.step(batch, memory)
-        distribution = ActionDistribution(self.heads(features, slots), batch, explore)
+        distribution = ActionDistribution(self._logits(features, slots, batch), batch, explore)
         actions = distribution.mode() if uniforms is None else distribution.sample(uniforms.to(features.device))
         return actions, distribution, memory
 
@@ -130,6 +131,18 @@ class Policy(nn.Module):
         log_prob = distribution.score(actions).log_prob
         return Acted(actions=actions, log_prob=log_prob, value=value, state=PolicyState(actor=actor, critic=critic))
 
+    def _logits(self, features: Tensor, slots: Tensor, batch: ObservationBatch) -> dict[Head, Tensor]:
+        """What the heads say, on top of the log-chances of the prior."""
+        logits = self.heads(features, slots)
+        if self.config.prior is None:
+            return logits
+        ops = self.config.prior.probabilities(Head.OP, batch.op_mask.cpu().numpy())
+        targets = self.config.prior.probabilities(Head.ALPHA_TARGET, np.ones(len(ALPHA_TARGETS), dtype=np.bool_))
+        for head, chances in ((Head.OP, ops), (Head.ALPHA_TARGET, targets)):
+            base = torch.from_numpy(np.log(np.maximum(chances, 1e-9))).to(features)
+            logits[head] = logits[head] + base
+        return logits
+
     # Replaying
 
     def replay(
@@ -146,7 +159,7 @@ class Policy(nn.Module):
         autocast: bfloat16 in encoders and LSTM; the heads stay in float32.
         """
         features, slots = self.actor.replay(batch, checkpoint_lstm=checkpoint_lstm, autocast=autocast)
-        return ActionDistribution(self.heads(features, slots), batch, explore)
+        return ActionDistribution(self._logits(features, slots, batch), batch, explore)
 
     def normalised_values(self, batch: ObservationBatch, *, checkpoint_lstm: bool = False, autocast: bool = False) -> Tensor:
         """[hosts, steps]: the critic's output over whole episodes, before it is brought to the reward's scale."""
