@@ -42,7 +42,10 @@ def timed(models: dict[str, tuple[nn.Module, torch.optim.Optimizer]], x: Tensor,
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def compare(name: str, host: nn.Module, paths: dict[str, str], x: Tensor, y: Tensor, blueprint: str, steps: int, compiled: bool) -> dict[str, Any]:
+def compare(
+    name: str, host: nn.Module, paths: dict[str, str], x: Tensor, y: Tensor, blueprint: str, steps: int, compiled: bool
+) -> dict[str, Any]:
+    """Step times of a host bare, with dormant slots, and with one seed in TRAINING."""
     bare = copy.deepcopy(host)
     again = copy.deepcopy(host)
     dormant = esper.Growable(copy.deepcopy(host), paths, x)

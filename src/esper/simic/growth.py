@@ -27,9 +27,8 @@ from esper.tolaria.data import Data
 from esper.tolaria.engine import Engine, SerialEngine
 from esper.tolaria.flops import FlopLedger
 from esper.tolaria.host import Host
-from esper.tolaria.tasks import Member, Task
+from esper.tolaria.tasks import Member, Task, load_task_file
 from esper.tolaria.tasks import get as get_task
-from esper.tolaria.tasks import load_task_file
 from esper.tolaria.validation import evaluate
 
 
