@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,38 @@ from tests.tamiyo.simulator import Step, World, fossils, play
 HARMFUL = (("norm", -1.0), ("conv_small", -3.0), ("conv_light", -5.0), ("conv_heavy", -8.0))
 USELESS = (("norm", 0.0), ("conv_small", 0.0), ("conv_light", 0.1), ("conv_heavy", 0.2))
 FLAT = [60.0] * 8
+PINNED = HeuristicConfig(
+    rent=5.0,
+    noise_floor=0.3,
+    dependence=0.0,
+    gain_share=0.1,
+    preferences={"conv_heavy": 1.0, "conv_light": 0.8, "norm": 0.1},
+    optimism=2.0,
+    horizon=3,
+    lateness=1.0,
+    position_weight=0.2,
+    trust_strength=2.0,
+    first_epoch=2,
+    early_margin=0.25,
+    plateau_margin=0.0,
+    plateau_trend=0.25,
+    plateau_epochs=4,
+    overfit_gap=20.0,
+    overfit_trend=0.25,
+    max_growth=16.0,
+    failure_decay=0.9,
+    failure_embargo=0.6,
+    tempo=3,
+    training_epochs=3,
+    spare_epochs=1,
+    training_patience=6,
+    keep_noise=1.0,
+    harm_noise=3.0,
+    holding_patience=3,
+    holding_limit=8,
+    ramp_speed=3,
+)
+"""Thresholds that the moments below were worked out for. The defaults are tuned on real hosts and may change."""
 
 
 def acts(steps: list[Step], op: Op) -> list[tuple[int, Decision]]:
@@ -39,7 +72,7 @@ def decide(
         for i, value in enumerate(values, start=1)
     ]
     seen = [watching.observe(moment) for moment in moments][-1]
-    decision, _ = make("heuristic", HeuristicConfig(**config)).decide(seen, (memory or Memory()).to_json())
+    decision, _ = make("heuristic", replace(PINNED, **config)).decide(seen, (memory or Memory()).to_json())
     seen.masks.check(decision)
     return decision
 
@@ -77,8 +110,8 @@ def test_what_is_not_worth_its_rent_is_not_kept() -> None:
 
 
 def test_a_host_without_error_left_is_left_alone_and_so_is_any_when_rent_is_high() -> None:
-    assert play(make("heuristic"), World(ceiling=99.8, pace=1.0))[0].germinated == 0
-    assert play(make("heuristic", HeuristicConfig(rent=100.0)))[0].germinated == 0
+    assert play(make("heuristic"), World(ceiling=99.99, pace=0.5, noise=0.0))[0].germinated == 0
+    assert play(make("heuristic", HeuristicConfig(rent=1000.0)))[0].germinated == 0
     assert play(make("heuristic", HeuristicConfig(rent=0.0)))[0].germinated == 3
 
 
@@ -103,13 +136,13 @@ def test_nothing_is_started_that_cannot_finish_and_nothing_that_pays_is_left_at_
     left = [each for each, legal in zip(last.report.seeds, last.masks.slots(Op.FOSSILIZE), strict=True) if legal]
     unkept = [each for each in left if host.seeds[last.report.seeds.index(each)].stage is not Stage.FOSSILIZED]
     # One decision an epoch: whatever clearly pays has been kept by the last of them.
-    assert all(each.epochs_in_stage < 3 or each.contribution is None or each.contribution < 3.0 + 3.0 * noise for each in unkept)
+    assert all(each.epochs_in_stage < 3 or each.contribution is None or each.contribution < 6.0 + 6.0 * noise for each in unkept)
     assert all(step.decision.reason for step in steps)
 
 
 def test_after_a_failure_another_blueprint_is_tried() -> None:
     worth = (("norm", 0.1), ("conv_small", 0.5), ("conv_light", 5.0), ("conv_heavy", -8.0))
-    host, steps = play(make("heuristic"), World(worth=worth, budget=60, pace=12.0))
+    host, steps = play(make("heuristic"), World(worth=worth, slots=1, budget=60, pace=12.0))
     tried = [decision.blueprint for _, decision in acts(steps, Op.GERMINATE)]
     assert tried[:2] == ["conv_heavy", "conv_light"]
     assert fossils(host) > 0
@@ -128,7 +161,7 @@ def test_a_rollback_counts_as_a_failure_and_the_host_grows_on() -> None:
 
 def test_on_a_plateau_less_is_asked_of_a_seed_than_while_the_host_improves() -> None:
     # One more seed would be worth between the two margins here.
-    margins: dict[str, Any] = {"early_margin": 5.0, "plateau_margin": 0.0, "horizon": 0}
+    margins: dict[str, Any] = {"early_margin": 8.0, "plateau_margin": 0.0, "horizon": 0}
     rising = [50.0 + 1.25 * i for i in range(8)]
     assert decide(seed(), accuracies=rising, **margins).op is Op.WAIT
     assert decide(seed(), accuracies=FLAT, **margins).op is Op.GERMINATE
@@ -147,16 +180,28 @@ def test_a_host_that_will_get_there_by_itself_is_left_alone() -> None:
 def test_a_host_that_overfits_does_not_grow() -> None:
     watching = tracker(("r0c0",))
     seen = [watching.observe(report(seed(), train_accuracy=95.0, val_accuracy=60.0, epoch=i)) for i in (1, 2, 3)][-1]
-    decision, _ = make("heuristic").decide(seen, Memory().to_json())
+    decision, _ = make("heuristic", PINNED).decide(seen, Memory().to_json())
     assert decision.op is Op.WAIT
     assert "35.0 points above val accuracy" in decision.reason
 
 
-def test_more_error_justifies_a_larger_seed() -> None:
-    large = decide(seed(), accuracies=[40.0] * 5)
-    small = decide(seed(), accuracies=[92.0] * 5)
-    none = decide(seed(), accuracies=[94.0] * 5)
-    assert (large.blueprint, small.blueprint, none.op) == ("conv_heavy", "conv_light", Op.WAIT)
+def test_a_host_whose_val_loss_rises_does_not_grow() -> None:
+    watching = tracker(("r0c0",))
+    seen = [watching.observe(report(seed(), val_loss=1.0 + 0.1 * i, epoch=i)) for i in (1, 2, 3, 4)][-1]
+    decision, _ = make("heuristic", PINNED).decide(seen, Memory().to_json())
+    assert decision.op is Op.WAIT
+    assert decision.reason.startswith("val loss rises by 10.00 times its noise")
+
+
+def test_more_error_justifies_a_larger_seed_and_little_error_none() -> None:
+    # Five epochs of 25 are done, so 0.8 of 2 * 0.1 of the error may be won: 9.6, 2.4, 0.16 points, for rents of 1.42, 0.85, 0.03.
+    chosen = [decide(seed(), accuracies=[accuracy] * 5).blueprint for accuracy in (40.0, 85.0, 91.0, 99.0)]
+    assert chosen == ["conv_heavy", "conv_light", "conv_light", ""]
+
+
+def test_a_blueprint_that_nobody_has_measured_has_the_default_preference() -> None:
+    assert decide(seed(), preferences={"norm": 0.0, "conv_heavy": 0.4}, default_preference=0.9).blueprint == "conv_light"
+    assert decide(seed(), preferences={"norm": 0.0, "conv_heavy": 0.4}, default_preference=0.0).blueprint == "conv_heavy"
 
 
 def test_the_place_follows_position_and_the_limit_on_growth_rules_out_large_seeds() -> None:
@@ -194,16 +239,11 @@ def test_no_start_without_time_to_finish_it() -> None:
 # Blend
 
 
-def test_a_seed_advances_when_its_gate_passes_and_its_trial_does_no_harm() -> None:
-    def training(trial: float | None, **fields: Any) -> SeedReport:
-        return seed("r0c0", Stage.TRAINING, epochs_in_stage=3, age=3, trial_contribution=trial, **fields)
-
-    assert decide(training(0.5)).op is Op.ADVANCE
-    assert decide(training(None)).op is Op.ADVANCE
-    assert decide(training(0.5), passed=False).op is Op.WAIT
-    # Within the noise (0.3 points here) of zero, and beyond it.
-    assert decide(training(-0.28)).op is Op.ADVANCE
-    assert decide(training(-0.56)).op is Op.WAIT
+def test_a_seed_advances_when_its_gate_passes_whatever_its_trial_showed() -> None:
+    for trial in (None, 0.5, -9.0):
+        training = seed("r0c0", Stage.TRAINING, epochs_in_stage=3, age=3, trial_contribution=trial)
+        assert decide(training).op is Op.ADVANCE
+        assert decide(training, passed=False).op is Op.WAIT
 
 
 def test_blending_does_not_begin_when_it_could_not_end() -> None:
@@ -228,14 +268,10 @@ def test_a_seed_that_does_not_get_ready_is_pruned_with_the_gate_s_words() -> Non
     assert decide(slow, passed=False, training_patience=7).op is Op.WAIT
 
 
-def test_a_blending_seed_is_pruned_for_clear_harm_alone_or_when_it_cannot_finish() -> None:
-    def blending(contribution: float) -> SeedReport:
-        return seed("r0c0", Stage.BLENDING, alpha=0.6, ramp_left=2, age=5, contribution=contribution)
-
-    assert decide(blending(-0.5), passed=False).op is Op.WAIT
-    assert decide(blending(-1.5), passed=False).op is Op.PRUNE
-    assert decide(blending(2.0), passed=False, budget=len(FLAT) + 1).op is Op.PRUNE
-    assert decide(blending(2.0), passed=False, budget=len(FLAT) + 2).op is Op.WAIT
+def test_a_blending_seed_is_pruned_only_when_it_cannot_finish() -> None:
+    blending = seed("r0c0", Stage.BLENDING, alpha=0.6, ramp_left=2, age=5, contribution=-5.0)
+    assert decide(blending, passed=False, budget=len(FLAT) + 2).op is Op.WAIT
+    assert decide(blending, passed=False, budget=len(FLAT) + 1).op is Op.PRUNE
 
 
 def holding(contribution: float, epochs: int = 3, **fields: Any) -> SeedReport:
@@ -244,10 +280,11 @@ def holding(contribution: float, epochs: int = 3, **fields: Any) -> SeedReport:
 
 
 def test_a_seed_that_helps_less_than_its_rent_goes_slowly_and_one_that_harms_at_once() -> None:
-    slow, fast = decide(holding(0.5)), decide(holding(-2.0))
+    slow, fast = decide(holding(0.5)), decide(holding(-2.0, epochs=1))
     assert (slow.op, slow.alpha_speed) == (Op.PRUNE, 3)
     assert (fast.op, fast.alpha_speed) == (Op.PRUNE, 0)
-    assert "+0.50 points, -0.35 after rent" in slow.reason
+    assert "+0.50 points, -0.35 for good and after rent" in slow.reason
+    assert decide(holding(0.5, epochs=2)).op is Op.WAIT
 
 
 def test_a_seed_that_its_gate_never_lets_through_is_pruned_before_the_host_depends_on_it() -> None:
@@ -265,6 +302,12 @@ def test_a_seed_is_kept_once_it_surely_pays() -> None:
     often = Memory(trials=(Trial(slot="r0c0", blueprint="conv_light", expected=1.0, total=8.0, count=8),))
     assert decide(holding(1.0, epochs=2), memory=often).op is Op.FOSSILIZE
     assert decide(holding(1.0, epochs=3)).reason.endswith("3 epochs in HOLDING are enough")
+
+
+def test_what_the_host_only_leans_on_does_not_count_until_the_end() -> None:
+    assert decide(holding(1.5), dependence=0.5).op is Op.PRUNE
+    assert decide(holding(2.5), dependence=0.5).op is Op.FOSSILIZE
+    assert decide(holding(1.5), dependence=0.5, budget=len(FLAT) + 1).op is Op.FOSSILIZE
 
 
 def test_the_noisier_the_host_the_more_a_seed_must_show() -> None:

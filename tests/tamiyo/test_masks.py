@@ -79,8 +79,8 @@ RAMPS: tuple[dict[str, Any], ...] = ({}, {"ramp_left": 2}, {"ramp_left": 2, "pru
 
 
 def test_one_slot_in_every_stage_age_worth_ramp_and_verdict_is_as_the_rules_say() -> None:
-    worths = (None, -0.1, 0.0, 0.1)
-    cases = itertools.product(STAGES, (0, 1, 2, 4, 5, 9), worths, worths, RAMPS, (True, False), (None, 1), (None, (), ("r0c0",)))
+    worths = (None, -0.1, 0.0)
+    cases = itertools.product(STAGES, (1, 2, 4, 5), worths, worths, RAMPS, (True, False), (None, 1), (None, ("r0c0",), ()))
     for stage, age, contribution, trial, ramp, passed, limit, enabled in cases:
         one = seed("r0c0", stage, age=age, contribution=contribution, trial_contribution=trial, **ramp)
         rules = Rules(max_seeds=limit, enabled=enabled)

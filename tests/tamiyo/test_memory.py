@@ -58,13 +58,19 @@ def test_the_penalty_is_one_for_each_failure_and_fades() -> None:
 
 def test_trust_starts_at_one_moves_with_experience_and_falls_back_on_other_blueprints() -> None:
     assert Memory().trust("norm", strength=3.0) == 1.0
-    memory = Memory(outcomes=(outcome("norm", 1, expected=3.0, credit=6.0, kept=True),))
-    # All seeds: (3 + 6) / (3 + 3) = 1.5, which stands in for any other; this one: (3 * 1.5 + 6) / (3 + 3) = 1.75.
-    assert memory.trust("mlp", strength=3.0) == pytest.approx(1.5)
-    assert memory.trust("norm", strength=3.0) == pytest.approx(1.75)
-    failed = Memory(outcomes=(outcome("norm", 1, expected=3.0),))
-    assert failed.trust("mlp", strength=3.0) == pytest.approx(0.5)
-    assert failed.trust("norm", strength=3.0) == pytest.approx(0.25)
+    memory = Memory(outcomes=(outcome("norm", 1, expected=4.0, credit=6.0, kept=True),))
+    # It brought 1.5 times what was expected. All seeds: (3 + 1.5) / (3 + 1) = 1.125, which stands in for any other;
+    # this one: (3 * 1.125 + 1.5) / (3 + 1) = 1.21875.
+    assert memory.trust("mlp", strength=3.0) == pytest.approx(1.125)
+    assert memory.trust("norm", strength=3.0) == pytest.approx(1.21875)
+    failed = Memory(outcomes=(outcome("norm", 1, expected=4.0),))
+    assert failed.trust("mlp", strength=3.0) == pytest.approx(0.75)
+    assert failed.trust("norm", strength=3.0) == pytest.approx(0.5625)
+
+
+def test_one_lucky_seed_counts_as_twice_the_expected_at_most_and_one_without_expectation_not_at_all() -> None:
+    lucky = Memory(outcomes=(outcome("norm", 1, expected=0.1, credit=50.0, kept=True), outcome("norm", 1, expected=0.0, credit=9.0)))
+    assert lucky.trust("mlp", strength=1.0) == pytest.approx(1.5)
 
 
 def test_memory_goes_through_json_unchanged_and_damage_is_refused() -> None:

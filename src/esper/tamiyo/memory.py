@@ -12,6 +12,9 @@ from esper.leyline.errors import StateError
 from esper.leyline.reports import EpochReport, SeedReport
 from esper.leyline.stages import LIVE, Stage
 
+LUCK = 2.0
+"""A seed that brought more than so many times what was expected of it counts as if it had brought that."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
@@ -81,7 +84,7 @@ class Memory:
     def trust(self, blueprint: str, strength: float) -> float:
         """What seeds of the blueprint brought over what was expected of them. What all seeds brought stands in for experience with it.
 
-        1 to begin with. `strength`, in points, is how much expectation is granted in advance: the more, the slower experience tells.
+        1 to begin with. `strength` is how many seeds that did as expected are granted in advance: the more, the slower experience tells.
         """
         general = _ratio(self.outcomes, strength, 1.0)
         return _ratio([each for each in self.outcomes if each.blueprint == blueprint], strength, general)
@@ -106,8 +109,8 @@ class Memory:
 
 
 def _ratio(outcomes: Sequence[Outcome], strength: float, granted: float) -> float:
-    credit, expected = sum(max(0.0, each.credit) for each in outcomes), sum(each.expected for each in outcomes)
-    return (strength * granted + credit) / (strength + expected)
+    successes = [min(max(0.0, each.credit / each.expected), LUCK) for each in outcomes if each.expected > 0.0]
+    return (strength * granted + sum(successes)) / (strength + len(successes))
 
 
 def _measured(trial: Trial, seed: SeedReport) -> Trial:
