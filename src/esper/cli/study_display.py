@@ -91,7 +91,8 @@ def verdict(study: dict[str, Any]) -> list[str]:
         lines.append(f"the {study['held_out']} held-out episodes hold no choice: how well it agrees is not known")
     if "accuracy/acts" in found:
         heads = ", ".join(f"{name.removeprefix('head/')} {value:.1%}" for name, value in found.items() if name.startswith("head/"))
-        lines.append(f"where the recording acted, its op is the likeliest in {found['accuracy/acts']:.1%}; each head, given the rest: {heads}")
+        lines.append(f"where the recording acted, the op is the same in {found['accuracy/acts']:.1%}")
+        lines.append(f"each head, where it mattered and had a choice, given the recorded op and slot: {heads}")
     elif "accuracy/op" in found:
         lines.append("the held-out episodes only wait: how well acts are imitated is not known")
     if acts < FEW_ACTS:

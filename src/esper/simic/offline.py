@@ -139,7 +139,7 @@ class ImplicitQLearning:
         self.passes = number
         for rows in parts:
             losses, figures = self._losses(self.lessons.part(rows))
-            step(self.optimizer, torch.stack(list(losses.values())).sum(), self.config.max_gradient_norm)
+            step(self.optimizer, losses["q_loss"] + losses["v_loss"] + losses["policy_loss"], self.config.max_gradient_norm)
             follow(self.slow_q, self.q, self.config.polyak)
             for name, value in {**losses, **figures}.items():
                 sums[name] = sums.get(name, 0.0) + float(value.detach()) / len(parts)

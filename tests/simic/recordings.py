@@ -1,0 +1,90 @@
+"""Run folders with recorded episodes, for the tests of what learns from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+
+from esper.leyline.actions import WAIT, Decision, Op
+from esper.simic.config import GrowthConfig, RunConfig
+from esper.simic.growth import Growth, Start
+from esper.simic.recording import FOLDER, EpisodeRecorder
+from esper.simic.runner import start
+from esper.tamiyo import FixedConfig, Observation
+from esper.tolaria.runs import RunFolder
+from tests.simic.runs import HASTY
+
+MEMBER = {"widths": "[2,2,2]", "kernel": "3", "train_size": "100", "batch": "50"}
+SMALL = {"hidden": 16, "slot_width": 8, "learning_rate": 5e-3}
+"""A policy that learns in seconds."""
+
+
+def record(path: Path, **settings: Any) -> Path:
+    """A real run under a controller, by default the fixed plan, that ends in a few seconds."""
+    usual = {"controller": "fixed", "fixed": FixedConfig(first=2, period=2), "hosts": 10, "epochs": 8, "control": False, "training": HASTY}
+    start(RunConfig(**{**usual, "fix": MEMBER, **settings}), path, "esper train heuristic", telemetry=False)
+    return path
+
+
+@cache
+def first_observation() -> Observation:
+    """What is seen of a tiny host after its first epoch: every slot is free."""
+    growth = Growth(GrowthConfig(epochs=8, fix=MEMBER, control=False))
+    seen = growth.reset([Start("digits", 0)])[0]
+    growth.close()
+    return seen
+
+
+def germinate(style: int = 0) -> Decision:
+    """A seed for the first slot."""
+    return Decision(op=Op.GERMINATE, slot=first_observation().masks.slot_names[0], blueprint="norm", style=style)  # type: ignore[arg-type]
+
+
+def place(number: int) -> Observation:
+    """The first observation, marked so that a policy can tell places of a made-up problem apart."""
+    seen = first_observation()
+    host = np.zeros_like(seen.host)
+    host[number] = 3.0
+    return replace(seen, host=host)
+
+
+def write_run(path: Path, episodes: Iterable[Sequence[tuple[Observation, Decision, float]]], **about: Any) -> Path:
+    """A run folder with episodes that somebody made up, each a list of what was seen, decided and earned."""
+    with RunFolder.create(path, name="made-up", config=RunConfig(), command="esper train heuristic"):
+        for number, episode in enumerate(episodes):
+            recorder = EpisodeRecorder()
+            for seen, decision, reward in episode:
+                recorder.decided(seen, decision)
+                recorder.earned(reward)
+            told = {"task": "digits", "seed": number, "controller": "made up", **about}
+            recorder.save(path / FOLDER / f"host-{number:04}.safetensors", **told)
+    return path
+
+
+def waiting(count: int = 2, steps: int = 2) -> list[list[tuple[Observation, Decision, float]]]:
+    """Episodes in which nothing is done and nothing earned."""
+    return [[(first_observation(), WAIT, 0.0)] * steps for _ in range(count)]
+
+
+def rewrite(path: Path, change: Callable[[dict[str, torch.Tensor], dict[str, str]], None]) -> None:
+    """Change a recorded episode in its file."""
+    with safetensors.safe_open(str(path), framework="pt") as file:
+        metadata = dict(file.metadata())
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    change(tensors, metadata)
+    path.write_bytes(safetensors.torch.save(tensors, metadata))
+
+
+def summary_of(path: Path) -> dict[str, Any]:
+    """The figures of a finished run."""
+    found: dict[str, Any] = json.loads((path / "summary.json").read_text())
+    return found

@@ -1,0 +1,229 @@
+"""Behaviour cloning: the formulas by hand, a controller that is imitated, and a study that goes on where it was stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper.leyline.actions import WAIT, Op
+from esper.leyline.errors import CheckpointError
+from esper.leyline.events import PolicyUpdated, RunFinished, RunStarted
+from esper.nissa import NullHub
+from esper.simic.imitation import agreement, likeliest, op_weights, weighted_negative_log_likelihood
+from esper.simic.learning import mean_of
+from esper.simic.lessons import read_lessons
+from esper.simic.study import Study
+from esper.simic.study_config import BCConfig, IQLConfig
+from esper.tamiyo.heads import ILLEGAL
+from esper.tamiyo.policy_file import load_policy, read_policy_info
+from tests.simic.recordings import SMALL, germinate, place, record, rewrite, waiting, write_run
+
+
+def studied(study: Study) -> Study:
+    study.begin()
+    while not study.done:
+        study.run_epoch()
+    return study
+
+
+@pytest.fixture(scope="module")
+def fixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten tiny hosts that were grown by a fixed plan."""
+    return record(tmp_path_factory.mktemp("recorded") / "fixed")
+
+
+@pytest.fixture(scope="module")
+def clone(fixed: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, dict[str, Any], Path]:
+    """A study of them that came to its end, its summary and its folder."""
+    folder = tmp_path_factory.mktemp("studied")
+    study = studied(Study(BCConfig(runs=(fixed,), epochs=80, held_out=0.3, batch=4, **SMALL), NullHub(), "esper train bc", folder))
+    return study, study.end(), folder
+
+
+# The formulas
+
+
+def test_rare_ops_count_more_by_the_power_of_their_share() -> None:
+    ops = torch.tensor([Op.WAIT] * 8 + [Op.GERMINATE] * 2 + [Op.PRUNE] * 5)
+    counted = torch.tensor([1.0] * 10 + [0.0] * 5)
+    weights = op_weights(ops, counted, 0.5)
+    assert weights[Op.GERMINATE] / weights[Op.WAIT] == pytest.approx((0.8 / 0.2) ** 0.5)
+    assert weights[Op.PRUNE] == weights[Op.GERMINATE]  # never counted: as the rarest
+    assert op_weights(ops, counted, 0.0).tolist() == pytest.approx([1.0] * len(Op))
+
+
+@given(st.lists(st.sampled_from(list(Op)), min_size=1, max_size=40), st.floats(0.0, 1.0))
+def test_balance_changes_the_shares_of_ops_and_not_the_weight_of_all(ops: list[Op], balance: float) -> None:
+    decided = torch.tensor(ops)
+    weights = op_weights(decided, torch.ones(len(ops)), balance)
+    assert float(weights[decided].mean()) == pytest.approx(1.0, rel=1e-4)
+    if balance == 1.0:
+        totals = [float(weights[op]) * ops.count(op) for op in set(ops)]
+        assert totals == pytest.approx([totals[0]] * len(totals), rel=1e-4)
+
+
+def test_a_decision_that_does_not_count_cannot_spoil_the_likelihood() -> None:
+    log_prob, weight = torch.tensor([-1.0, -3.0, ILLEGAL, -torch.inf]), torch.tensor([1.0, 3.0, 0.0, 0.0])
+    assert float(weighted_negative_log_likelihood(log_prob, weight)) == pytest.approx((1.0 + 9.0) / 4.0)
+    assert float(weighted_negative_log_likelihood(log_prob, torch.zeros(4))) == 0.0
+
+
+def test_the_likeliest_values_are_those_that_no_other_beats(clone: tuple[Study, dict[str, Any], Path]) -> None:
+    study, _, _ = clone
+    lessons = study.held_out
+    with torch.no_grad():
+        distribution = study.policy.replay(lessons.batch)
+    chosen = distribution.mode()
+    scores = distribution.score(chosen)
+    # Given its own op and slot, a distribution's mode is the likeliest value of every head.
+    assert ((likeliest(distribution, chosen) == chosen) | ~scores.matters).all()
+    best = distribution.score(torch.where(scores.matters, likeliest(distribution, chosen), chosen)).log_prob
+    drawn = distribution.sample(torch.rand(*chosen.shape, generator=torch.Generator().manual_seed(0)))
+    same = (drawn[..., :2] == chosen[..., :2]).all(dim=-1)
+    assert (best >= distribution.score(drawn).log_prob)[same].all()
+
+
+# Imitation
+
+
+def test_a_fixed_plan_is_imitated_on_hosts_that_were_held_out(clone: tuple[Study, dict[str, Any], Path]) -> None:
+    _, summary, _ = clone
+    found = summary["study"]["agreement"]
+    assert summary["study"]["held_out"] == 3
+    assert found["accuracy/op"] > 0.95
+    assert found["accuracy/decision"] > 0.95
+    assert found["accuracy/acts"] > 0.95
+    assert found["waiting"] < 0.9, "the recording should hold acts to imitate"
+    assert all(value > 0.95 for name, value in found.items() if name.startswith("head/"))
+
+
+def test_the_critic_predicts_what_was_earned_on_its_own_scale(tmp_path: Path) -> None:
+    # Two kinds of host that can be told apart by what is seen, and earn 100 and 300 at the end.
+    episodes = [[(place(n % 2), WAIT, 0.0), (place(n % 2), WAIT, 100.0 + 200.0 * (n % 2))] for n in range(12)]
+    config = BCConfig(runs=(write_run(tmp_path / "run", episodes),), epochs=120, patience=120, gamma=1.0, **SMALL)
+    study = studied(Study(config, NullHub()))
+    summary = study.end()
+    head, returns, weight = study.policy.value_head, study.lessons.returns(1.0), study.lessons.weight
+    assert float(head.mean) == pytest.approx(float(mean_of(returns, weight)), rel=1e-5)
+    assert float(head.std) == pytest.approx(float(mean_of((returns - returns.mean()).square(), weight).sqrt()), rel=1e-3)
+    assert int(head.updates) == 1
+    assert summary["study"]["agreement"]["explained_variance"] > 0.9
+    with torch.no_grad():
+        values = study.policy.evaluate(study.held_out.batch, study.held_out.actions).value
+    assert torch.allclose(values, study.held_out.returns(1.0), atol=40.0)
+
+
+def test_with_balance_a_rare_act_is_the_likeliest_where_it_was_done_half_of_the_time(tmp_path: Path) -> None:
+    # The same is seen in every step, and one decision in five is an act: no policy can know when.
+    episodes = [[(place(0), germinate() if n % 5 == 0 else WAIT, 0.0)] for n in range(20)]
+    run = write_run(tmp_path / "run", episodes)
+    chances = {}
+    for balance in (0.0, 1.0):
+        study = studied(Study(BCConfig(runs=(run,), epochs=60, patience=60, balance=balance, **SMALL), NullHub()))
+        with torch.no_grad():
+            op = study.policy.replay(study.lessons.batch).op_probabilities()[..., Op.GERMINATE].mean()
+        recorded = float(study.lessons.actions[..., 0].eq(Op.GERMINATE).float().mean())
+        chances[balance] = float(op)
+        assert chances[balance] == pytest.approx(recorded if balance == 0.0 else 0.5, abs=0.08)
+    assert chances[1.0] > 2 * chances[0.0]
+
+
+def test_it_ends_when_held_out_hosts_gain_nothing_more_and_keeps_what_did_best(tmp_path: Path) -> None:
+    # Decisions at random: all that more passes bring is to learn the recorded ones by heart.
+    generator = torch.Generator().manual_seed(1)
+    draws = torch.rand(16, 4, generator=generator)
+    episodes = [[(place(step), germinate() if draw > 0.5 else WAIT, 0.0) for step, draw in enumerate(row)] for row in draws.tolist()]
+    config = BCConfig(runs=(write_run(tmp_path / "run", episodes),), epochs=400, patience=5, **SMALL)
+    study = studied(Study(config, NullHub(), folder=tmp_path))
+    assert study.round < 100
+    losses = [figures["held_out/imitation_loss"] for figures in study.history]
+    assert min(losses) < losses[-1]
+    study.end()
+    assert study.student.judge()["imitation_loss"] == pytest.approx(min(losses))
+
+
+def test_a_recording_without_a_choice_is_no_reason_to_fail(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", waiting(4))
+    for path in (run / "episodes").iterdir():
+        rewrite(path, lambda tensors, _: tensors["op_mask"][:, 1:].fill_(False))
+    study = studied(Study(BCConfig(runs=(run,), epochs=2, **SMALL), NullHub()))
+    found = study.end()["study"]
+    assert found["choices"] == 0
+    assert "accuracy/op" not in found["agreement"]
+
+
+# What is left behind
+
+
+def test_the_policy_file_says_what_it_learned_from(clone: tuple[Study, dict[str, Any], Path], fixed: Path) -> None:
+    study, summary, folder = clone
+    told = read_policy_info(folder / "policy.safetensors").trained
+    assert told["method"] == "bc"
+    assert told["runs"] == [str(fixed)]
+    assert (told["episodes"], told["held_out"]) == (7, 3)
+    assert told["controllers"] == {"fixed": 10}
+    assert told["agreement"] == summary["study"]["agreement"]
+    again = agreement(load_policy(folder / "policy.safetensors"), study.held_out, study.config.gamma)
+    assert again == told["agreement"]
+
+
+def test_the_record_has_a_line_for_each_pass(tmp_path: Path) -> None:
+    from esper.nissa import Hub
+    from tests.simic.test_session import Kept
+
+    kept = Kept()
+    run = write_run(tmp_path / "run", waiting(4))
+    study = studied(Study(BCConfig(runs=(run,), epochs=3, **SMALL), Hub(None, [kept]), "esper train bc"))
+    study.end()
+    events = [envelope.event for envelope in kept.envelopes]
+    assert isinstance(events[0], RunStarted)
+    assert isinstance(events[-1], RunFinished)
+    assert [event.update for event in events if isinstance(event, PolicyUpdated)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", [BCConfig, IQLConfig])
+def test_a_study_that_was_stopped_goes_on_bit_for_bit(tmp_path: Path, kind: type[BCConfig] | type[IQLConfig]) -> None:
+    episodes = [[(place(n % 3), germinate(n % 2), float(n % 2)), (place(3), WAIT, 0.5)] for n in range(10)]
+    config = kind(runs=(write_run(tmp_path / "run", episodes),), epochs=6, batch=4, **SMALL)
+    if isinstance(config, IQLConfig):
+        config = IQLConfig(runs=config.runs, epochs=6, batch=4, warmup=2, **SMALL)
+    whole, first = Study(config, NullHub()), Study(config, NullHub())
+    studied(whole)
+    for _ in range(3):
+        first.run_epoch()
+    second = Study(config, NullHub())
+    second.load_state(first.state())
+    studied(second)
+    assert second.history == whole.history
+    assert same(second.state(), whole.state())
+    whole.end()
+    second.end()
+    assert same(second.policy.state_dict(), whole.policy.state_dict())
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two states are equal, tensors bit by bit."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def test_a_study_does_not_go_on_with_other_recordings(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", waiting(3))
+    config = BCConfig(runs=(run,), epochs=4, **SMALL)
+    study = Study(config, NullHub())
+    study.run_epoch()
+    rewrite(run / "episodes" / "host-0000.safetensors", lambda tensors, _: tensors["rewards"].add_(1.0))
+    with pytest.raises(CheckpointError, match="recorded episodes are not those that the study began with"):
+        Study(config, NullHub()).load_state(study.state())
+    assert read_lessons([run])[0].fingerprint() != study.data

@@ -1,0 +1,218 @@
+"""Implicit Q-learning: the formulas by hand, and a problem whose best plan no episode and no majority shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from esper.leyline.actions import WAIT, Decision, Op
+from esper.nissa import NullHub
+from esper.simic.lessons import Lessons, stack
+from esper.simic.offline import ImplicitQLearning, QNetwork, TwinQ, advantage_weights, expectile_loss, follow, q_targets
+from esper.simic.recording import EpisodeRecorder, read_episodes
+from esper.simic.study import Study
+from esper.simic.study_config import BCConfig, IQLConfig
+from esper.tamiyo import Observation
+from esper.tamiyo.batch import HEADS, ObservationBatch
+from esper.tamiyo.network import PolicyConfig
+from tests.simic.recordings import SMALL, first_observation, germinate, place, write_run
+
+START, GOOD, PLAIN = 0, 1, 2
+"""Places of the problem below."""
+
+# The formulas
+
+
+def test_the_expectile_loss_by_hand() -> None:
+    difference = torch.tensor([2.0, -2.0, 0.0])
+    assert expectile_loss(difference, 0.7).tolist() == pytest.approx([0.7 * 4.0, 0.3 * 4.0, 0.0])
+    assert expectile_loss(difference, 0.5).tolist() == pytest.approx([2.0, 2.0, 0.0])
+
+
+@given(st.lists(st.floats(-5.0, 5.0), min_size=2, max_size=12), st.floats(0.5, 0.99))
+def test_the_value_with_the_least_expectile_loss_lies_between_mean_and_best(values: list[float], expectile: float) -> None:
+    targets = torch.tensor(values, dtype=torch.float64)
+    candidates = torch.linspace(-5.0, 5.0, 1001, dtype=torch.float64)
+    losses = expectile_loss(targets[None] - candidates[:, None], expectile).sum(dim=1)
+    found = float(candidates[losses.argmin()])
+    assert float(targets.mean()) - 0.011 <= found <= float(targets.max()) + 0.011
+
+
+def test_q_targets_by_hand() -> None:
+    reward = torch.tensor([[1.0, 2.0, 3.0], [4.0, 9.0, 9.0]])
+    value = torch.tensor([[10.0, 20.0, 30.0], [40.0, 50.0, 60.0]])
+    weight = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
+    # The last step of an episode is its end: nothing follows, whatever the critic says of the padding.
+    assert q_targets(reward, value, weight, 0.5).tolist() == [[1.0 + 10.0, 2.0 + 15.0, 3.0], [4.0, 0.0, 0.0]]
+
+
+def test_advantage_weights_by_hand() -> None:
+    weights = advantage_weights(torch.tensor([0.0, 0.5, -0.5, 9.0]), beta=2.0, limit=100.0)
+    assert weights.tolist() == pytest.approx([1.0, 2.718282, 0.367879, 100.0], rel=1e-5)
+
+
+def test_the_slow_network_goes_a_share_of_the_way() -> None:
+    slow, fast = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        slow.weight.fill_(1.0)
+        fast.weight.fill_(3.0)
+    follow(slow, fast, 0.25)
+    assert slow.weight.item() == 1.5
+    assert fast.weight.item() == 3.0
+
+
+# The networks
+
+
+def network_and_lessons(tmp_path: Path, decisions: list[Decision]) -> tuple[QNetwork, ObservationBatch, Tensor]:
+    """A Q network, and one observation with each of these decisions."""
+    recorder = EpisodeRecorder()
+    for decision in decisions:
+        recorder.decided(place(0), decision)
+        recorder.earned(0.0)
+    recorder.save(tmp_path / "episodes" / "one.safetensors", task="digits", seed=0, controller="made up")
+    (episode,), blueprints = read_episodes([tmp_path])
+    rows = ObservationBatch(**{name: tensor.unsqueeze(1) for name, tensor in episode.batch.tensors().items()})
+    network = QNetwork(PolicyConfig(blueprints=blueprints, hidden=16, slot_width=8), torch.Generator().manual_seed(0))
+    return network, rows, episode.actions.unsqueeze(1)
+
+
+def test_an_action_is_valued_by_the_heads_that_matter_and_the_slot_it_names(tmp_path: Path) -> None:
+    slots = first_observation().masks.slot_names
+    grown = germinate()
+    different = [
+        Decision(op=Op.GERMINATE, slot=slots[0], blueprint="norm", style=1),  # type: ignore[arg-type]
+        Decision(op=Op.GERMINATE, slot=slots[1], blueprint="norm"),
+        Decision(op=Op.GERMINATE, slot=slots[0], blueprint="norm", tempo=10),
+        WAIT,
+    ]
+    network, batch, actions = network_and_lessons(tmp_path, [grown, *different])
+    with torch.no_grad():
+        values = network(batch, actions).squeeze(1)
+        idle = actions.clone()
+        idle[0, 0, HEADS.index("alpha_speed")] = 3  # type: ignore[arg-type]
+        idle[4, 0, HEADS.index("slot")] = 1  # type: ignore[arg-type]
+        assert torch.equal(network(batch, idle).squeeze(1), values), "a head that does not matter must not matter"
+    assert len({round(value, 6) for value in values.tolist()}) == 5
+
+
+def test_the_twins_differ_and_share_nothing(tmp_path: Path) -> None:
+    _, batch, actions = network_and_lessons(tmp_path, [germinate(), WAIT])
+    names = first_observation().masks.blueprint_names
+    twins = TwinQ(PolicyConfig(blueprints=names, hidden=16, slot_width=8), torch.Generator().manual_seed(0))
+    first, second = twins(batch, actions)
+    assert not torch.allclose(first, second)
+    first.sum().backward()
+    assert all(parameter.grad is None for parameter in twins.second.parameters())
+
+
+# Learning
+
+
+def stitching(count: int = 60) -> list[list[tuple[Observation, Decision, float]]]:
+    """Two decisions an episode. At the start GERMINATE leads to a good place and WAIT to a plain one, which pays 0.4 whatever is done.
+    In the good place GERMINATE pays 1 and WAIT nothing.
+
+    Whoever was recorded waited at the start in 7 of 10 episodes, and again in 7 of 10 in the good place. So waiting is what most did,
+    and what on average paid best: the good place brought 0.3. The best plan, germinating twice, brings 1.
+    """
+    episodes = []
+    for number in range(count):
+        first, second = number % 10 < 3, (number // 10 + number) % 10 < 3
+        if first:
+            episodes.append([(place(START), germinate(), 0.0), (place(GOOD), germinate() if second else WAIT, float(second))])
+        else:
+            episodes.append([(place(START), WAIT, 0.0), (place(PLAIN), germinate() if second else WAIT, 0.4)])
+    return episodes
+
+
+def plan(study: Study, tmp_path: Path) -> tuple[int, int]:
+    """What the policy would do at the start, and in the good place after it."""
+    recorder = EpisodeRecorder()
+    for number in (START, GOOD):
+        recorder.decided(place(number), germinate())
+        recorder.earned(0.0)
+    recorder.save(tmp_path / "episodes" / "one.safetensors", task="digits", seed=0, controller="made up")
+    episodes, blueprints = read_episodes([tmp_path])
+    with torch.no_grad():
+        ops = study.policy.replay(stack(episodes, len(blueprints)).batch).mode()[0, :, 0]
+    return int(ops[0]), int(ops[1])
+
+
+def studied(study: Study) -> Study:
+    while not study.done:
+        study.run_epoch()
+    return study
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("recorded") / "run", stitching())
+
+
+def iql(run: Path, **settings: Any) -> IQLConfig:
+    usual = {"epochs": 150, "warmup": 0, "expectile": 0.9, "polyak": 0.1, "batch": 16, "held_out": 0.1}
+    return IQLConfig(runs=(run,), **{**SMALL, **usual, **settings})
+
+
+def test_the_recording_is_as_described() -> None:
+    episodes = stitching()
+    returns = {op: [sum(r for _, _, r in e) for e in episodes if e[0][1].op is op] for op in (Op.GERMINATE, Op.WAIT)}
+    means = {op: sum(values) / len(values) for op, values in returns.items()}
+    assert len(returns[Op.WAIT]) > 2 * len(returns[Op.GERMINATE])
+    assert 0.2 < means[Op.GERMINATE] < means[Op.WAIT] == pytest.approx(0.4)
+    assert max(returns[Op.GERMINATE]) == 1.0
+
+
+def test_it_finds_the_best_plan_where_imitation_repeats_the_majority(problem: Path, tmp_path: Path) -> None:
+    cloned = studied(Study(BCConfig(runs=(problem,), epochs=60, balance=0.0, held_out=0.1, batch=16, **SMALL), NullHub()))
+    assert plan(cloned, tmp_path / "bc") == (Op.WAIT, Op.WAIT)
+    learned = studied(Study(iql(problem), NullHub()))
+    assert plan(learned, tmp_path / "iql") == (Op.GERMINATE, Op.GERMINATE)
+
+
+def test_without_a_preference_it_repeats_the_majority_too(problem: Path, tmp_path: Path) -> None:
+    learned = studied(Study(iql(problem, beta=0.0, epochs=60), NullHub()))
+    assert plan(learned, tmp_path) == (Op.WAIT, Op.WAIT)
+
+
+def test_values_first_learn_the_recorded_returns(problem: Path) -> None:
+    study = studied(Study(iql(problem, warmup=60, epochs=60), NullHub()))
+    student = study.student
+    assert isinstance(student, ImplicitQLearning)
+    for slow, fast in zip(student.slow_q.parameters(), student.q.parameters(), strict=True):
+        assert torch.equal(slow, fast)  # from here on they look for better ones
+    lessons = study.lessons
+    with torch.no_grad():
+        value = study.policy.evaluate(lessons.batch, lessons.actions).value
+    at_start = float(value[:, 0].mean())
+    assert at_start == pytest.approx(float(lessons.returns(0.995)[:, 0].mean()), abs=0.08)
+
+
+def test_only_recorded_actions_are_ever_valued(problem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = Study(iql(problem, epochs=2), NullHub())
+    recorded = {tuple(row) for part in (study.lessons, study.held_out) for row in _pairs(part)}
+    valued: set[tuple[int, ...]] = set()
+    forward = QNetwork.forward
+
+    def watched(self: QNetwork, batch: ObservationBatch, actions: Tensor) -> Tensor:
+        seen = batch.host.argmax(dim=-1)
+        valued.update((int(where), *row) for where, row in zip(seen.flatten(), actions.flatten(0, 1).tolist(), strict=True))
+        return forward(self, batch, actions)
+
+    monkeypatch.setattr(QNetwork, "forward", watched)
+    studied(study)
+    assert valued
+    assert valued <= recorded
+
+
+def _pairs(lessons: Lessons) -> list[list[int]]:
+    """Place and action of every step."""
+    seen = lessons.batch.host.argmax(dim=-1).flatten().tolist()
+    return [[where, *action] for where, action in zip(seen, lessons.actions.flatten(0, 1).tolist(), strict=True)]
