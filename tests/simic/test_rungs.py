@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from dataclasses import dataclass
 
 import pytest
@@ -12,10 +14,13 @@ from esper.leyline import Head, Op
 from esper.simic.ppo import Learner, PriorStrength
 from esper.simic.rollout import RolloutBuffer
 from esper.tamiyo.batch import HEADS, ObservationBatch
-from esper.tamiyo.heads import ILLEGAL, ActionDistribution, Exploration, prior_tables
+from esper.tamiyo.heads import ILLEGAL, OPS_OF, ActionDistribution, Exploration, prior_tables
+from esper.tamiyo.policy import Policy
 from esper.tamiyo.prior import Prior
 from esper.tolaria.checkpoint import CheckpointStore
 from tests.simic.problems import COLUMN, Bandit, KnownReturn, Recall, Sentinel, new_policy, play, quick, train
+from tests.simic.test_rollout import brute_force
+from tests.tamiyo.enumeration import by_hand, every_action
 
 COLLAPSED = 15.0
 """Nats by which a collapsed head prefers one value."""
@@ -152,25 +157,67 @@ def test_replayed_log_probs_are_the_recorded_ones_and_the_first_ratio_is_one(upd
 @pytest.mark.parametrize("gap", [5.0, 10.0, 20.0])
 @pytest.mark.parametrize("head", HEADS)
 def test_the_penalty_keeps_its_gradient_however_far_a_head_has_collapsed(head, gap):
+    # One host on which the head matters in one context: op, slot and values are legal as far as that needs.
     batch = ObservationBatch.padding((1,), 3, 4)
-    for mask in (batch.op_mask, batch.slot_mask, batch.blueprint_mask):
-        mask.fill_(True)
+    batch.blueprint_mask.fill_(True)
+    for op in Op if head is Head.OP else OPS_OF[head][-1:]:
+        batch.op_mask[:, op] = True
+        batch.slot_mask[:, op, : 3 if head is Head.SLOT else 1] = True
     policy = new_policy(Bandit(1))
     features, slots, _ = policy.actor.step(batch, policy.initial_state(1).actor)
-    logits = {each: tensor.detach().zero_().clone() for each, tensor in policy.heads(features, slots).items()}
-    # The value that the prior likes least has won.
+    logits = {each: torch.zeros_like(tensor) for each, tensor in policy.heads(features, slots).items()}
     logits[head][..., 1] = gap
     logits[head].requires_grad_()
-    distance = ActionDistribution(logits, batch).distance_from(prior_tables(Prior(), batch))[0, HEADS.index(head)]
-    (gradient,) = torch.autograd.grad(distance, logits[head])
-    contexts = 1 if head is Head.OP else gradient[..., 0].numel()
-    reached = gradient.flatten(0, -2).abs().amax(dim=-1) * (contexts - 3 if head is Head.SLOT else contexts)
-    used = reached[3:] if head is Head.SLOT else reached
-    assert (used > 0.1).all()
-    entropy = -(logits[head].log_softmax(-1).exp() * logits[head].log_softmax(-1)).sum()
+    distribution = ActionDistribution(logits, batch)
+    distance = distribution.distance_from(prior_tables(Prior(), batch))[0, HEADS.index(head)]
+    (gradient,) = torch.autograd.grad(distance, logits[head], retain_graph=True)
+    assert gradient.abs().max() > 0.1
+    table = distribution.tables[head]
+    entropy = -(table.log_p.exp() * table.log_p).sum(dim=-1)[table.reachable].sum()
     (vanishing,) = torch.autograd.grad(entropy, logits[head])
-    if gap == 20.0:
-        assert vanishing.abs().max() < 1e-6, "what an entropy bonus has left to pull with"
+    assert vanishing.abs().max() < gap * torch.tensor(-gap).exp() * 10, "what an entropy bonus has left to pull with"
+
+
+# 7
+
+
+def test_masks_advantages_entropies_and_kl_agree_with_sums_over_everything():
+    problem = Bandit(12)
+    explore = Exploration(op=0.02, choices=0.03)
+    learner = Learner(new_policy(problem), quick(target_kl=None))
+    rollout = play(learner.policy, problem, 0, explore)
+    before = copy.deepcopy(learner.policy)
+    with torch.no_grad():
+        logits = before.heads(*before.actor.replay(rollout.batch, checkpoint_lstm=False, autocast=False))
+    metrics = learner.update(rollout)
+    joint, entropies, counts = 0.0, torch.zeros(len(HEADS)), torch.zeros(len(HEADS))
+    for host in range(problem.hosts):
+        here, taken = rollout.batch[host, 0], tuple(rollout.actions[host, 0].tolist())
+        actions = every_action(here)
+        assert taken in actions
+        old, new = (_log_probs(policy, here, actions, explore) for policy in (before, learner.policy))
+        assert old.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+        joint += (old.exp() * (old - new)).sum().item() / problem.hosts
+        for head, chances in by_hand({each: table[host, 0] for each, table in logits.items()}, here, taken).items():
+            if len(chances) > 1:
+                entropies[HEADS.index(head)] -= sum(p * math.log(p) for p in chances.values()) / math.log(len(chances))
+                counts[HEADS.index(head)] += 1
+    assert metrics.policy.kl == pytest.approx(joint, rel=1e-4)
+    for head, entropy, count in zip(HEADS, entropies.tolist(), counts.tolist(), strict=True):
+        assert count == 0 or metrics.policy.entropy[head] == pytest.approx(entropy / count, rel=1e-4)
+    # Episodes of one step: the advantage is what was earned beyond what was expected.
+    assert torch.allclose(rollout.advantages(0.9, 0.8), rollout.reward - rollout.value)
+    longer = play(new_policy(Sentinel(3)), Sentinel(3), 1, explore)
+    for host in range(3):
+        expected = brute_force(longer.reward[host].tolist(), longer.value[host].tolist(), "terminated", 0.0, 0.9, 0.8)
+        assert longer.advantages(0.9, 0.8)[host].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@torch.no_grad()
+def _log_probs(policy: Policy, here: ObservationBatch, actions: list[tuple[int, ...]], explore: Exploration) -> Tensor:
+    """Log-probabilities of many actions of one host, at the first step of its episode."""
+    many = here.map(lambda tensor: tensor.expand(len(actions), 1, *tensor.shape))
+    return policy.replay(many, explore).score(torch.tensor(actions).unsqueeze(1)).log_prob.squeeze(1)
 
 
 # 8

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
@@ -11,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from esper.leyline import HEADS_FOR_OP, Head, Op, matters
+from esper.leyline import Head, Op, matters
 from esper.tamiyo.batch import HEADS, ObservationBatch
 from esper.tamiyo.heads import CHOICE_HEADS, OPS_OF, ActionDistribution, Exploration, masked_log_softmax, prior_tables, uniforms
-from esper.tamiyo.masks import PARAMETERS, Masks
+from esper.tamiyo.masks import Masks
 from esper.tamiyo.prior import Prior
+from tests.tamiyo.enumeration import by_hand, every_action, sizes
 
 SLOTS, BLUEPRINTS = 2, 2
-SIZES = {head: len(PARAMETERS[head]) if head in PARAMETERS else BLUEPRINTS for head in CHOICE_HEADS}
+SIZES = sizes(BLUEPRINTS)
 
 
 def some_masks(generator: torch.Generator, *shape: int) -> ObservationBatch:
@@ -34,45 +34,6 @@ def some_masks(generator: torch.Generator, *shape: int) -> ObservationBatch:
 def some_logits(generator: torch.Generator, *shape: int, scale: float = 2.0) -> dict[Head, Tensor]:
     sizes = {Head.OP: (len(Op),), Head.SLOT: (len(Op), SLOTS)} | {head: (len(OPS_OF[head]), SLOTS, SIZES[head]) for head in CHOICE_HEADS}
     return {head: scale * torch.randn(*shape, *size, generator=generator) for head, size in sizes.items()}
-
-
-def every_action(batch: ObservationBatch) -> list[tuple[int, ...]]:
-    """All legal actions of one host, with idle values where a head does not matter."""
-    actions = []
-    for op in Op:
-        if not batch.op_mask[op]:
-            continue
-        slots = [slot for slot in range(SLOTS) if batch.slot_mask[op, slot]] if matters(Head.SLOT, op) else [Masks.idle(Head.SLOT)]
-        for slot in slots:
-            options = []
-            for head in CHOICE_HEADS:
-                legal = [i for i in range(SIZES[head]) if head is not Head.BLUEPRINT or batch.blueprint_mask[slot, i]]
-                options.append(legal if matters(head, op) else [Masks.idle(head)])
-            actions += [(int(op), slot, *rest) for rest in itertools.product(*options)]
-    return actions
-
-
-def softmax(logits: list[float], legal: list[int]) -> dict[int, float]:
-    """By hand, in double precision."""
-    top = max(logits[i] for i in legal)
-    weights = {i: math.exp(logits[i] - top) for i in legal}
-    return {i: weight / sum(weights.values()) for i, weight in weights.items()}
-
-
-def by_hand(logits: dict[Head, Tensor], batch: ObservationBatch, action: tuple[int, ...]) -> dict[Head, dict[int, float]]:
-    """The chances of the legal values of each head that matters for an action of one host."""
-    op, slot = action[0], action[1]
-    found = {}
-    for head in HEADS_FOR_OP[Op(op)]:
-        if head is Head.OP:
-            found[head] = softmax(logits[head].tolist(), [i for i in Op if batch.op_mask[i]])
-        elif head is Head.SLOT:
-            found[head] = softmax(logits[head][op].tolist(), [i for i in range(SLOTS) if batch.slot_mask[op, i]])
-        else:
-            row = logits[head][OPS_OF[head].index(Op(op)), slot].tolist()
-            legal = [i for i in range(len(row)) if head is not Head.BLUEPRINT or batch.blueprint_mask[slot, i]]
-            found[head] = softmax(row, legal)
-    return found
 
 
 def expanded(batch: ObservationBatch, logits: dict[Head, Tensor], actions: list[tuple[int, ...]], explore: Exploration | None = None):
@@ -130,7 +91,7 @@ def test_numbers_spread_evenly_draw_each_value_as_often_as_it_is_likely(generato
     distribution, _ = expanded(batch, logits, [(0,) * 8] * 2000)
     actions = distribution.sample(grid.unsqueeze(-1).expand(-1, len(HEADS)))
     shares = torch.bincount(actions[:, 0], minlength=len(Op)) / 2000
-    assert torch.allclose(shares, distribution.op_probabilities()[0], atol=1 / 2000 + 1e-6)
+    assert torch.allclose(shares.double(), distribution.op_probabilities()[0], atol=1 / 2000 + 1e-6)
 
 
 @pytest.mark.parametrize("number", [0.0, 1.0 - 2.0**-53])

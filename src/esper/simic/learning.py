@@ -7,7 +7,8 @@ never had a choice, say) is NaN and is left out of `flat`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -123,8 +124,51 @@ def _expanded(figures: dict[str, Any]) -> Iterator[tuple[str, float]]:
             yield name, float(value)
 
 
-def policy_figures(rollout: Rollout, before: ActionDistribution, after: ActionDistribution, clip_range: float) -> PolicyFigures:
-    """Compare the policy before and after an update on the round that it learned from."""
+class Tally:
+    """Sums over the optimiser's steps of what is reported as means. They stay on the device until the end."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._counts: Counter[str] = Counter()
+        self._first: dict[str, Tensor] = {}
+
+    def add(self, **figures: Tensor) -> None:
+        """One more value of each."""
+        for name, value in figures.items():
+            self._counts[name] += 1
+            self._sums[name] = value.detach() if self._counts[name] == 1 else self._sums[name] + value.detach()
+
+    def note_ratio_error(self, error: Tensor) -> None:
+        """How far ratios are from 1; what counts is the first, before any step."""
+        self._first.setdefault("ratio_error", error.detach())
+
+    @property
+    def ratio_error(self) -> Tensor:
+        """The first that was noted."""
+        return self._first["ratio_error"]
+
+    def losses(self, entropy_coefficient: float, parts: Iterable[str]) -> Losses:
+        """The means; `parts` names the values of gradient_norm."""
+        means = {name: value / self._counts[name] for name, value in self._sums.items()}
+        names = ("policy_gradient_loss", "value_loss", "entropy_loss", "prior_loss")
+        surrogate, value, entropy, prior = (float(means[name]) for name in names)
+        return Losses(
+            loss=surrogate + entropy_coefficient * entropy + prior + value,
+            policy_gradient_loss=surrogate,
+            value_loss=value,
+            entropy_loss=entropy,
+            prior_loss=prior,
+            gradient_norm=dict(zip(parts, means["gradient_norm"].tolist(), strict=True)),
+        )
+
+
+def policy_figures(
+    rollout: Rollout, before: ActionDistribution, after: ActionDistribution, clip_range: float, first_error: Tensor
+) -> PolicyFigures:
+    """Compare the policy before and after an update on the round that it learned from.
+
+    first_error: largest distance from 1 of the first minibatch's ratios, which are worked out with gradients, by other kernels.
+    """
     weight, actions = rollout.weight, rollout.actions
     divergence = after.divergence(before)
     by_head = {head: float(mean_of(divergence[..., i], weight)) for i, head in enumerate(HEADS)}
@@ -135,7 +179,7 @@ def policy_figures(rollout: Rollout, before: ActionDistribution, after: ActionDi
         kl_by_head=by_head,
         approx_kl=float(mean_of(estimated_kl(log_ratio), weight)),
         clip_fraction=float(mean_of((log_ratio.expm1().abs() > clip_range).float(), weight)),
-        ratio_error=float(((scores.log_prob - rollout.log_prob).expm1().abs() * weight).max()),
+        ratio_error=float(torch.maximum(first_error, ((scores.log_prob - rollout.log_prob).expm1().abs() * weight).max())),
         entropy=conditional_entropies(scores, weight),
         mattered={head: float(mean_of(scores.matters[..., i].float(), weight)) for i, head in enumerate(HEADS)},
         op_probability=op_chances(after, rollout.batch, weight),

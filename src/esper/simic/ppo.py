@@ -12,7 +12,6 @@ prior and never vanishes, however far a head has collapsed, which that of an ent
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 
 from esper.leyline.actions import Head
 from esper.leyline.config import Range, check_ranges
-from esper.simic.learning import Losses, UpdateMetrics, critic_figures, mean_of, policy_figures
+from esper.simic.learning import Tally, UpdateMetrics, critic_figures, mean_of, policy_figures
 from esper.simic.popart import follow_returns
 from esper.simic.rollout import Rollout
 from esper.tamiyo.batch import HEADS, ObservationBatch
@@ -251,7 +250,7 @@ def update(
         entropy_coefficient=entropy_coefficient,
         clip_range=config.clip_range,
         losses=tally.losses(entropy_coefficient, gradients.parts),
-        policy=policy_figures(rollout, before, after, config.clip_range),
+        policy=policy_figures(rollout, before, after, config.clip_range, tally.ratio_error),
         critic=critic_figures(rollout, advantage, value_before, _values(policy, rollout, config)),
         episode_reward=float((rollout.reward * rollout.weight).sum(dim=1).mean()),
         episode_length=float(rollout.lengths().mean()),
@@ -267,6 +266,7 @@ def actor_loss(policy: Policy, lesson: Lesson, config: PPOConfig, entropy_coeffi
     entropy = (_weighted(scores.entropies, config.entropy_multipliers) * lesson.weight).sum()
     distance = (_weighted(distribution.distance_from(lesson.prior), config.prior_strength) * lesson.weight).sum()
     tally.add(policy_gradient_loss=surrogate, entropy_loss=-entropy, prior_loss=distance)
+    tally.note_ratio_error((log_ratio.expm1().abs() * (lesson.weight > 0)).max())
     return surrogate - entropy_coefficient * entropy + distance
 
 
@@ -333,35 +333,6 @@ class Gradients:
                 raise FloatingPointError(f"the gradient of the {name} is {float(norm)}; this step was not taken")
             nn.utils.clip_grads_with_norm_(self.groups[name], self.longest, norm)
         tally.add(gradient_norm=squares.sqrt())
-
-
-class Tally:
-    """Sums over the optimiser's steps of what is reported as means. They stay on the device until the end."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-        self._counts: Counter[str] = Counter()
-
-    def add(self, **figures: Tensor) -> None:
-        """One more value of each."""
-        for name, value in figures.items():
-            self._counts[name] += 1
-            self._sums[name] = value.detach() if self._counts[name] == 1 else self._sums[name] + value.detach()
-
-    def losses(self, entropy_coefficient: float, parts: Iterable[str]) -> Losses:
-        """The means."""
-        means = {name: value / self._counts[name] for name, value in self._sums.items()}
-        surrogate, value, entropy, prior = (
-            float(means[name]) for name in ("policy_gradient_loss", "value_loss", "entropy_loss", "prior_loss")
-        )
-        return Losses(
-            loss=surrogate + entropy_coefficient * entropy + prior + value,
-            policy_gradient_loss=surrogate,
-            value_loss=value,
-            entropy_loss=entropy,
-            prior_loss=prior,
-            gradient_norm=dict(zip(parts, means["gradient_norm"].tolist(), strict=True)),
-        )
 
 
 class Learner:

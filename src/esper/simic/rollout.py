@@ -78,7 +78,7 @@ class RolloutBuffer:
             return torch.zeros(hosts, steps, *size, dtype=dtype, device=device)
 
         self.actions = zeros(len(HEADS), dtype=torch.int64)
-        self.log_prob, self.value, self.reward, self.bootstrap, self.weight = zeros(), zeros(), zeros(), zeros(), zeros()
+        self.log_prob, self.value, self.reward, self.bootstrap, self.weight = zeros(dtype=torch.float64), zeros(), zeros(), zeros(), zeros()
         self.terminated, self.truncated, self.judged = zeros(dtype=torch.bool), zeros(dtype=torch.bool), zeros(dtype=torch.bool)
 
     @property

@@ -1,0 +1,58 @@
+"""Every legal action of a host, and the chances of each head worked out in plain Python: what distributions are held against."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from torch import Tensor
+
+from esper.leyline import HEADS_FOR_OP, Head, Op, matters
+from esper.tamiyo.batch import ObservationBatch
+from esper.tamiyo.heads import CHOICE_HEADS, OPS_OF
+from esper.tamiyo.masks import PARAMETERS, Masks
+
+
+def sizes(blueprints: int) -> dict[Head, int]:
+    """Values of each head that is drawn last."""
+    return {head: len(PARAMETERS[head]) if head in PARAMETERS else blueprints for head in CHOICE_HEADS}
+
+
+def every_action(batch: ObservationBatch) -> list[tuple[int, ...]]:
+    """All legal actions of one host, with idle values where a head does not matter."""
+    actions = []
+    for op in Op:
+        if not batch.op_mask[op]:
+            continue
+        named = [slot for slot in range(batch.slot_count) if batch.slot_mask[op, slot]]
+        slots = named if matters(Head.SLOT, op) else [Masks.idle(Head.SLOT)]
+        for slot in slots:
+            options = []
+            for head, size in sizes(batch.blueprint_mask.shape[-1]).items():
+                legal = [i for i in range(size) if head is not Head.BLUEPRINT or batch.blueprint_mask[slot, i]]
+                options.append(legal if matters(head, op) else [Masks.idle(head)])
+            actions += [(int(op), slot, *rest) for rest in itertools.product(*options)]
+    return actions
+
+
+def softmax(logits: list[float], legal: list[int]) -> dict[int, float]:
+    """By hand, in double precision."""
+    top = max(logits[i] for i in legal)
+    weights = {i: math.exp(logits[i] - top) for i in legal}
+    return {i: weight / sum(weights.values()) for i, weight in weights.items()}
+
+
+def by_hand(logits: dict[Head, Tensor], batch: ObservationBatch, action: tuple[int, ...]) -> dict[Head, dict[int, float]]:
+    """The chances of the legal values of each head that matters for an action of one host."""
+    op, slot = action[0], action[1]
+    found = {}
+    for head in HEADS_FOR_OP[Op(op)]:
+        if head is Head.OP:
+            found[head] = softmax(logits[head].tolist(), [i for i in Op if batch.op_mask[i]])
+        elif head is Head.SLOT:
+            found[head] = softmax(logits[head][op].tolist(), [i for i in range(batch.slot_count) if batch.slot_mask[op, i]])
+        else:
+            row = logits[head][OPS_OF[head].index(Op(op)), slot].tolist()
+            legal = [i for i in range(len(row)) if head is not Head.BLUEPRINT or batch.blueprint_mask[slot, i]]
+            found[head] = softmax(row, legal)
+    return found
