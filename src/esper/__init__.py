@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from esper.leyline.stages import Stage as Stage
     from esper.simic.gardener import Evaluation as Evaluation
     from esper.simic.gardener import Gardener as Gardener
+    from esper.simic.registration import register_environments as register_environments
 
 __version__ = "0.1.0"
 
@@ -37,6 +39,7 @@ _HOMES = {
     "Stage": "esper.leyline.stages",
     "Evaluation": "esper.simic.gardener",
     "Gardener": "esper.simic.gardener",
+    "register_environments": "esper.simic.registration",
 }
 """Where each public name lives; loaded on first use."""
 
@@ -51,3 +54,8 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if "gymnasium" in sys.modules:
+    # Gymnasium imports esper for "esper:esper/Growth-v0". Only names are registered; no torch is loaded.
+    importlib.import_module("esper.simic.registration")

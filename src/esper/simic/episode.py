@@ -71,6 +71,7 @@ class Episode:
         events = [*epoch_events(observation.report), *self.growing.drain(), decided(decision, observation)]
         refused = ""
         try:
+            observation.masks.check(decision)
             self.growing.model.act(decision)
         except EsperError as error:
             refused = str(error)

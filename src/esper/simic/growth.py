@@ -8,14 +8,13 @@ that of the network harvested then.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
-from esper.leyline.actions import WAIT, Decision
-from esper.leyline.errors import EsperError
-from esper.leyline.events import Event, Refused
+from esper.leyline.actions import Decision
+from esper.leyline.events import Event
 from esper.leyline.reports import EpochReport
 from esper.leyline.stages import Stage
 from esper.simic.config import GrowthConfig
@@ -51,7 +50,7 @@ class Outcome:
     refused: str
     events: tuple[Event, ...]
     final: dict[str, float] | None
-    """At the end: val accuracy, loss, parameters of the harvested network, its score, and the control's figures."""
+    """At the end: val accuracy, loss, parameters of the harvested network, counts of its seeds, and the control's figures."""
 
 
 class Environment(Protocol):
@@ -127,7 +126,8 @@ class Growth:
         """Carry out one decision for each host, train an epoch, and reward. None for hosts whose episode is over."""
         assert len(decisions) == len(self._plays), f"{len(decisions)} decisions for {len(self._plays)} hosts"
         steps: list[Step | None] = [
-            _carry_out(play, decision) if play is not None else None for play, decision in zip(self._plays, decisions, strict=True)
+            play.episode.carry_out(play.observation, decision) if play is not None else None
+            for play, decision in zip(self._plays, decisions, strict=True)
         ]
         going = [play for play in self._plays if play is not None and not play.host.done]
         reports = iter(self.engine.run_epoch([play.host for play in going]))
@@ -209,15 +209,3 @@ class Growth:
         )
         parameters = host.start_parameters + sum(seed.parameters for seed in slots if seed.slot in fossils)
         return FinalScore(accuracy=accuracies[0], loss=losses[0], parameters=parameters)
-
-
-def _carry_out(play: _Play, decision: Decision) -> Step:
-    """Do what was decided if the rules allow it; whatever they do not is refused, as the body refuses what its gates do not allow."""
-    try:
-        play.observation.masks.check(decision)
-    except EsperError as error:
-        waited = play.episode.carry_out(play.observation, WAIT)
-        play.episode.tracker.note_decision(decision, succeeded=False)
-        refusal = Refused(op=decision.op, slot=decision.slot, reason=str(error))
-        return replace(waited, decision=decision, refused=str(error), events=(*waited.events, refusal))
-    return play.episode.carry_out(play.observation, decision)

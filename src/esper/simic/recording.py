@@ -100,9 +100,9 @@ def _read(path: Path) -> tuple[RecordedEpisode, tuple[str, ...]]:
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         if metadata["schema"] != OBSERVATION.fingerprint():
-            raise RunError(f"{path} was recorded under another observation schema ({metadata['schema']}); this is {OBSERVATION.fingerprint()}")
+            raise RunError(f"{path} was recorded under another observation schema than this version's; record it again")
         names = tuple(json.loads(metadata["blueprints"]))
         actions, rewards = tensors.pop("actions"), tensors.pop("rewards")
         return RecordedEpisode(ObservationBatch(**tensors), actions, rewards, json.loads(metadata["about"])), names

@@ -13,6 +13,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import nn
@@ -129,8 +130,14 @@ def build(name: str, shape: SlotShape, *, checkpoint: bool = False) -> Seed:
 
 def parameter_count(name: str, shape: SlotShape) -> int:
     """Parameters of the seed, gamma included, counted without allocating any and without drawing a random number."""
+    return _counted(get(shape.topology, name), shape)
+
+
+@cache
+def _counted(blueprint: Blueprint, shape: SlotShape) -> int:
+    # Remembered: every episode of every host asks for the price of everything that could grow in it.
     with torch.device("meta"):
-        return sum(p.numel() for p in build(name, shape).parameters())
+        return sum(p.numel() for p in build(blueprint.name, shape).parameters())
 
 
 def _topologies(topology: Topology | Iterable[Topology]) -> tuple[Topology, ...]:
