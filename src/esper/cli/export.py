@@ -22,7 +22,8 @@ def main(argv: list[str]) -> int:
     lines = write(network, example, target, arguments.format, arguments.check)
     parameters = sum(p.numel() for p in network.parameters())
     checked = ", outputs compared and equal" if arguments.check else ""
-    print(f"wrote {target}: host {host}, {parameters:,} parameters, input {tuple(example.shape)} with any batch size{checked}")
+    shape = ", ".join(["batch", *map(str, example.shape[1:])])
+    print(f"wrote {target}: host {host}, {parameters:,} parameters, input of shape ({shape}){checked}")
     print(f"\nload it with:\n\n{lines}")
     return 0
 
@@ -34,5 +35,5 @@ def _parser() -> Parser:
     parser.add_argument("--format", default="pt2", metavar="module|pt2|onnx", help="torch.save, torch.export or ONNX (default: pt2)")
     parser.add_argument("--host", type=int, metavar="N", help="which host (default: the one with the best val accuracy)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write it (default: RUN/export/host-N)")
-    parser.add_argument("--check", action="store_true", help="load the file again and compare its outputs")
+    parser.add_argument("--check", action="store_true", help="load what is written again and compare its outputs")
     return parser

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from esper.cli.flags import Parser
-from esper.leyline.errors import RunError
+from esper.leyline.errors import EsperError, RunError
 from esper.tolaria.runs import list_runs, read_summary
 
 
@@ -20,16 +21,15 @@ def main(argv: list[str]) -> int:
     if not arguments.folder.is_dir():
         raise RunError(f"there is no folder {arguments.folder}; runs are made by esper train")
     runs, problems = list_runs(arguments.folder)
-    rows = [
-        {
-            "run": str(run.path),
-            "status": str(run.status),
-            "created": f"{run.created:%Y-%m-%d %H:%M}",
-            "result": _result(run.path, run.status),
-            "command": run.command,
-        }
-        for run in runs
-    ]
+    rows = []
+    for run in runs:
+        try:
+            result = _result(read_summary(run.path)) if run.status == "finished" else ""
+        except (EsperError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            result = ""
+            problems.append(str(error) if isinstance(error, EsperError) else f"{run.path / 'summary.json'} was edited: it lacks figures")
+        created = f"{run.created:%Y-%m-%d %H:%M}"
+        rows.append({"run": str(run.path), "status": run.status, "created": created, "result": result, "command": run.command})
     if arguments.json:
         print(json.dumps(rows, indent=2))
     elif not rows:
@@ -44,11 +44,12 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _result(path: Path, status: str) -> str:
-    """Mean test accuracy of a finished run's hosts, and the difference to the control."""
-    if status != "finished":
+def _result(summary: dict[str, Any]) -> str:
+    """The figure that a finished run is about: its hosts' mean test accuracy and the difference to the control, or its policy's score."""
+    if "examination" in summary:
+        return f"score {summary['examination']['arms']['policy']['score']:.2f}"
+    if "hosts" not in summary:
         return ""
-    summary = read_summary(path)
     hosts = summary["hosts"]
     text = f"test {sum(host['test_accuracy'] for host in hosts) / len(hosts):.2f}"
     return text + (f" ({summary['against_control']['test_accuracy']['mean']:+.2f})" if "against_control" in summary else "")

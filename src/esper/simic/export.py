@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +15,10 @@ from torch import Tensor, nn
 
 from esper.kasmina import Growable
 from esper.kasmina.probe import evaluating
-from esper.leyline.config import load
 from esper.leyline.errors import ConfigError, HarvestError, RunError, unknown
+from esper.nissa.files import replace_file
 from esper.simic.config import RunConfig
+from esper.simic.runner import read_config
 from esper.tolaria.checkpoint import CheckpointStore
 from esper.tolaria.runs import read_run
 from esper.tolaria.tasks import get as get_task
@@ -29,7 +34,9 @@ def harvest_of_run(path: Path, host: int | None = None) -> tuple[nn.Module, Tens
     host: its number; by default the one with the best val accuracy at the end of its budget, else the first.
     """
     info = read_run(path)
-    config = load(RunConfig, path / "config.toml")
+    config = read_config(path / "config.toml")
+    if not isinstance(config, RunConfig):
+        raise RunError(f"the run {path} taught a policy and holds no grown network; expected a run of hosts, from esper train heuristic")
     checkpoint = CheckpointStore(path / "checkpoints", run=info.id).latest()
     if checkpoint is None:
         raise RunError(f"the run {path} has no checkpoint yet; there is no network to export")
@@ -45,79 +52,118 @@ def harvest_of_run(path: Path, host: int | None = None) -> tuple[nn.Module, Tens
     net, slots, example = task.build_host(config.member_for(task.family, config.seed + host), state["classes"], config.seed + host)
     model = Growable(net, slots, example)
     model.load_state_dict(plots[host]["host"]["model"])
-    return model.harvest().eval(), example, host
+    return model.harvest().eval(), _varied(example, state["classes"]), host
+
+
+def _varied(example: Tensor, classes: int) -> Tensor:
+    """Inputs like the example, with other values than its zeros, which many a wrong network would get right."""
+    stream = torch.Generator().manual_seed(0)
+    if example.is_floating_point():
+        return torch.randn(example.shape, generator=stream)
+    return torch.randint(classes, example.shape, generator=stream)
 
 
 def write(network: nn.Module, example: Tensor, target: Path, format: str, check: bool) -> str:
-    """Write the network to `target` and return the lines that load it. With `check`, load it again and compare outputs."""
-    formats: dict[str, tuple[Callable[[nn.Module, Tensor, Path], None], Callable[[Path, Tensor], Tensor], str]] = {
-        "module": (_write_module, _run_module, 'network = torch.load("{file}", weights_only=False)\noutput = network(x)'),
-        "pt2": (_write_pt2, _run_pt2, 'network = torch.export.load("{file}").module()\noutput = network(x)'),
-        "onnx": (_write_onnx, _run_onnx, 'session = onnxruntime.InferenceSession("{file}")\noutput = session.run(None, {{"input": x}})[0]'),
+    """Write the network to `target` and return the lines that load it. With `check`, load what is written and compare outputs first."""
+    formats: dict[str, tuple[Callable[[nn.Module, Tensor], bytes], Callable[[bytes, Tensor], Tensor], str]] = {
+        "module": (_as_module, _run_module, 'network = torch.load("{file}", weights_only=False)\noutput = network(x)'),
+        "pt2": (_as_pt2, _run_pt2, 'network = torch.export.load("{file}").module()\noutput = network(x)'),
+        "onnx": (_as_onnx, _run_onnx, 'session = onnxruntime.InferenceSession("{file}")\noutput = session.run(None, {{"input": x}})[0]'),
     }
     if format not in formats:
         raise unknown("format", format, formats)
-    writer, runner, lines = formats[format]
-    target.parent.mkdir(parents=True, exist_ok=True)
-    writer(network, example, target)
+    packed, run, lines = formats[format]
+    content = packed(network, example)
     if check:
-        with evaluating(network):
-            expected = network(example)
-            found = runner(target, example)
-        difference = float((expected - found).abs().max()) / max(1.0, float(expected.abs().max()))
-        if not difference <= TOLERANCE:
-            raise HarvestError(f"{target} gives outputs that differ by {difference:.2e} from the network's")
+        # The second batch has another size than the one that the network was exported with.
+        for batch in (example, torch.cat([example.flip(0), example[:1]])):
+            _compare(network, run, content, batch)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(target, content)
+    except OSError as error:
+        raise HarvestError(f"the network cannot be written to {target}: {error.strerror}") from error
     imports = "import onnxruntime" if format == "onnx" else "import torch"
     return f"{imports}\n\n" + lines.format(file=target.name)
 
 
-def _write_module(network: nn.Module, example: Tensor, target: Path) -> None:
-    torch.save(network, target)
+def _compare(network: nn.Module, run: Callable[[bytes, Tensor], Tensor], content: bytes, batch: Tensor) -> None:
+    with evaluating(network):
+        expected = network(batch)
+        found = run(content, batch)
+    difference = float((expected - found).abs().max()) / max(1.0, float(expected.abs().max()))
+    if not difference <= TOLERANCE:
+        raise HarvestError(f"what was exported gives outputs that differ by {difference:.2e} from the network's; nothing was written")
 
 
-def _run_module(target: Path, example: Tensor) -> Tensor:
-    # The file was written by this very call; a module of torch's own classes can only be saved as a pickle.
-    network: Any = torch.load(target, weights_only=False)
+def _as_module(network: nn.Module, example: Tensor) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(network, buffer)
+    return buffer.getvalue()
+
+
+def _run_module(content: bytes, example: Tensor) -> Tensor:
+    # The pickle was made by this very call; a module of torch's own classes can only be saved as one.
+    network: Any = torch.load(io.BytesIO(content), weights_only=False)
     return network(example)
 
 
-def _exported(network: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
-    # An example of one sample would be taken for a network that handles only one.
-    batch = example if len(example) > 1 else torch.cat([example, example])
-    return torch.export.export(network, (batch,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+def _as_pt2(network: nn.Module, example: Tensor) -> bytes:
+    buffer = io.BytesIO()
+    torch.export.save(torch.export.export(network, (_batch(example),), dynamic_shapes=_any_batch()), buffer)
+    return buffer.getvalue()
 
 
-def _write_pt2(network: nn.Module, example: Tensor, target: Path) -> None:
-    torch.export.save(_exported(network, example), target)
+def _run_pt2(content: bytes, example: Tensor) -> Tensor:
+    return torch.export.load(io.BytesIO(content)).module()(example)
 
 
-def _run_pt2(target: Path, example: Tensor) -> Tensor:
-    return torch.export.load(target).module()(example)
-
-
-def _write_onnx(network: nn.Module, example: Tensor, target: Path) -> None:
+def _as_onnx(network: nn.Module, example: Tensor) -> bytes:
     try:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise ConfigError('ONNX export needs onnx and onnxscript; install them with: pip install "esper-lite[onnx]"') from error
-    batch = example if len(example) > 1 else torch.cat([example, example])
-    torch.onnx.export(
-        network,
-        (batch,),
-        str(target),
-        dynamo=True,
-        input_names=["input"],
-        output_names=["output"],
-        dynamic_shapes=({0: torch.export.Dim("batch")},),
-        external_data=False,
-        verbose=False,
-    )
+    with _hushed():
+        program = torch.onnx.export(
+            network,
+            (_batch(example),),
+            dynamo=True,
+            input_names=["input"],
+            output_names=["output"],
+            dynamic_shapes=_any_batch(),
+            verbose=False,
+        )
+    assert program is not None, "an export without a file returns its program"
+    return bytes(program.model_proto.SerializeToString())
 
 
-def _run_onnx(target: Path, example: Tensor) -> Tensor:
+def _run_onnx(content: bytes, example: Tensor) -> Tensor:
     try:
         import onnxruntime
     except ImportError as error:
         raise ConfigError('checking ONNX needs onnxruntime; install it with: pip install "esper-lite[onnx]"') from error
-    session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     return torch.from_numpy(session.run(None, {"input": example.numpy()})[0])
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Without what the exporter says about packages that are not installed, and about its own code."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+def _batch(example: Tensor) -> Tensor:
+    # An example of one sample would be taken for a network that handles only one.
+    return example if len(example) > 1 else torch.cat([example, example])
+
+
+def _any_batch() -> tuple[dict[int, Any], ...]:
+    return ({0: torch.export.Dim("batch")},)

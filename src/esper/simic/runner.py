@@ -114,10 +114,10 @@ def resume(
     change: what to do to the work once it is restored, such as making heads of a policy new.
     """
     with RunFolder.open(path) as folder:
-        return _run(folder, _config(folder.config), watcher, telemetry, change)
+        return _run(folder, read_config(folder.config), watcher, telemetry, change)
 
 
-def _config(path: Path) -> Config:
+def read_config(path: Path) -> Config:
     """The config of a run, of the kind that it says it is."""
     kinds: dict[str, type[Config]] = {"run": RunConfig, "learn": LearnConfig, "bc": BCConfig, "iql": IQLConfig}
     try:
