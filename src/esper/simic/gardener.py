@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+import math
+import numbers
+import os
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, optim
 
 from esper.kasmina import Growable
-from esper.kasmina.probe import evaluating
+from esper.kasmina.blueprints import names
+from esper.kasmina.probe import call, evaluating
 from esper.leyline.actions import Decision
-from esper.leyline.errors import ConfigError, StateError
+from esper.leyline.errors import ConfigError, PolicyError, StateError, nearest, unknown
 from esper.leyline.events import Event
-from esper.leyline.reports import EpochReport
+from esper.leyline.plain import from_plain, to_plain
+from esper.leyline.reports import EpochReport, Topology
 from esper.leyline.stages import BLENDED, LIVE, Stage
 from esper.simic.episode import Episode
-from esper.tamiyo import Controller, Rules
+from esper.tamiyo import CONTROLLERS, Controller, Rules
 from esper.tamiyo import make as make_controller
+from esper.tamiyo.policy_controller import PolicyController
 from esper.tolaria.attribution import configurations, interactions
 
 OPEN_END = 100
 """Epochs that are assumed to lie ahead when the length of training is not given."""
 
 
+FRACTIONS = 3
+"""Epochs with an accuracy of at most 1.0 after which it looks like a fraction instead of points."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What an evaluate function may return: validation loss, and accuracy in points (0 to 100)."""
+    """What an evaluate function may return: validation accuracy in points (0 to 100), and the loss."""
 
     accuracy: float
     loss: float = float("nan")
@@ -40,10 +52,14 @@ class Entry:
 
     epoch: int
     accuracy: float
+    """Of the network as it was trained, on validation data, in points."""
     parameters: int
+    """Of host and seeds, when it looked."""
     decision: Decision
     refused: str
+    """Why the decision was not carried out; empty when it was."""
     stages: dict[str, str]
+    """The stage of each slot afterwards."""
 
     def __str__(self) -> str:
         outcome = f" (refused: {self.refused})" if self.refused else ""
@@ -54,11 +70,15 @@ class Entry:
 class Gardener:
     """Grows a model inside a training loop that it does not own.
 
-    model: a Growable. optimizer: the loop's optimiser; it follows the growth from here on. policy: a controller's name
-    (wait, random, fixed, heuristic) or a Controller. evaluate: called with the model, in eval mode and without gradients; returns
-    validation accuracy in points, or an Evaluation with the loss as well. It is called several times per epoch: once as the
-    network is, and once for each seed switched off or tried out.
-    epochs: how long training will go on, if known; a controller plans by it. classes: of the problem, for the scale of the loss.
+    model: a Growable. optimizer: the loop's optimiser; it follows the growth from here on.
+    policy: a controller's name (wait, random, fixed, heuristic), the path of a trained policy's file, or a Controller.
+    evaluate: called with the model, in eval mode and without gradients; returns validation accuracy in points, or an Evaluation
+    with the loss as well. It is called several times per epoch: once as the network is, and once for each seed switched off or tried
+    out, each time with the same random numbers. Modes and random streams are put back afterwards.
+    epochs: how long training will go on, if known; a controller plans by it. max_seeds: most seeds in the network at once.
+    classes: of the problem, for the scale of the loss. seed: of a controller that draws by lot.
+
+    Where evaluate raises, nothing has happened: the same step can be taken again.
     """
 
     def __init__(
@@ -66,7 +86,7 @@ class Gardener:
         model: Growable,
         optimizer: optim.Optimizer,
         *,
-        policy: str | Controller = "heuristic",
+        policy: str | os.PathLike[str] | Controller = "heuristic",
         evaluate: Callable[[Growable], float | Evaluation],
         epochs: int | None = None,
         max_seeds: int | None = None,
@@ -75,25 +95,36 @@ class Gardener:
     ) -> None:
         if not isinstance(model, Growable):
             raise ConfigError(f"a Gardener tends an esper.Growable, found {type(model).__name__}; wrap the model first")
+        if not isinstance(optimizer, optim.Optimizer):
+            raise ConfigError(f"optimizer is the torch.optim.Optimizer that the loop steps, found {type(optimizer).__name__}")
         if not callable(evaluate):
             raise ConfigError(f"evaluate is a function of the model that returns its accuracy in points, found {evaluate!r}")
-        if epochs is not None and epochs < 1:
-            raise ConfigError(f"epochs is a positive number, or None when it is not known, found {epochs}")
-        controller = make_controller(policy) if isinstance(policy, str) else policy
+        if epochs is not None:
+            _check_count("epochs", epochs, 1)
+        _check_count("classes", classes, 2)
+        controller, rules = _controller(policy), Rules(max_seeds=max_seeds)
         model.follow(optimizer)
         self.model, self.optimizer, self.evaluate = model, optimizer, evaluate
         self.epochs, self.classes, self.seed = epochs, classes, seed
         self.history: list[Entry] = []
+        """What was seen, done and why, one entry for each step."""
         self.epoch = self.germinated = self.steps = 0
-        self._initial_rate = optimizer.param_groups[0]["lr"]
+        self._warned: set[str] = set()
+        group = optimizer.param_groups[0]
+        # A scheduler that warms up has changed the rate already, and has written down the one it started from.
+        self._initial_rate = float(group["initial_lr"] if "initial_lr" in group else group["lr"])
         self._start_parameters = sum(p.numel() for p in model.host.parameters())
         optimizer.register_step_post_hook(lambda *_: self._count_step())
-        self.episode = Episode(self, controller, Rules(max_seeds=max_seeds), seed=seed)
+        self.episode = Episode(self, controller, rules, seed=seed)
 
     def step(self, *, train_loss: float = float("nan"), train_accuracy: float = float("nan")) -> Entry:
         """After an epoch of training: measure, decide, act. The train figures are optional; a policy that sees them knows more."""
         self.epoch += 1
-        report = self._report(train_loss, train_accuracy)
+        try:
+            report = self._report(float(train_loss), float(train_accuracy))
+        except BaseException:
+            self.epoch -= 1
+            raise
         step = self.episode.step(report)
         entry = Entry(
             epoch=self.epoch,
@@ -104,16 +135,19 @@ class Gardener:
             stages={seed.slot: seed.stage.name for seed in self.model.reports()},
         )
         self.history.append(entry)
-        self._check_scale()
+        self._warn(report)
         return entry
 
     def shadow(self, batch: tuple[Any, Any], loss_fn: Callable[[Any, Any], Tensor]) -> Tensor | None:
         """Train isolated seeds with a loss that feels them; call it after backward and before the optimiser's step.
 
-        For a Growable made with isolation="shadow". batch: inputs and targets; loss_fn(outputs, targets) gives the loss.
+        For a Growable made with isolation="shadow". batch: inputs (a tensor, or a tuple or dict of arguments) and targets;
+        loss_fn(outputs, targets) gives the loss. Returns it, or None when no seed is in TRAINING.
         """
+        if self._isolation() != "shadow":
+            raise ConfigError(f'shadow() is for a Growable made with isolation="shadow"; this one has {self._isolation()!r}')
         inputs, targets = batch
-        return self.model.shadow_backward(lambda: loss_fn(self.model(inputs), targets))
+        return self.model.shadow_backward(lambda: loss_fn(call(self.model, inputs), targets))
 
     # What Episode asks of whatever holds a growing model
 
@@ -149,7 +183,7 @@ class Gardener:
         harvested = found[frozenset(fossils)]
         return EpochReport(
             epoch=self.epoch,
-            budget=self.epochs or max(OPEN_END, 2 * self.epoch),
+            budget=self._budget(),
             steps=self.steps,
             classes=self.classes,
             train_loss=train_loss,
@@ -160,7 +194,7 @@ class Gardener:
             bare_accuracy=accuracy[frozenset()] if blended else None,
             harvest_accuracy=harvested.accuracy,
             harvest_loss=harvested.loss,
-            learning_rate=self.optimizer.param_groups[0]["lr"],
+            learning_rate=float(self.optimizer.param_groups[0]["lr"]),
             initial_learning_rate=self._initial_rate,
             start_parameters=self._start_parameters,
             parameters=self._start_parameters + sum(seed.parameters for seed in seeds),
@@ -175,19 +209,48 @@ class Gardener:
             rollbacks=0,
         )
 
+    def _budget(self) -> int:
+        """Epochs there are in all. Whoever trains for longer than planned is at the end: what pays is kept, nothing new begins."""
+        return max(OPEN_END, 2 * self.epoch) if self.epochs is None else max(self.epochs, self.epoch)
+
     def _evaluate(self, on: frozenset[str], blended: list[str]) -> Evaluation:
-        """The user's evaluation of one configuration."""
+        """The user's evaluation of one configuration. Everyone gets the same random numbers, and the loop's go on as if none were drawn."""
         model = self.model
-        with evaluating(model), model.without(*(set(blended) - on)), model.trial(*(on - set(blended))):
-            result = self.evaluate(model)
+        devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
+        with torch.random.fork_rng(devices=devices), evaluating(model):  # noqa: SIM117
+            with model.without(*(set(blended) - on)), model.trial(*(on - set(blended))):
+                result = self.evaluate(model)
         return _evaluation(result)
 
-    def _check_scale(self) -> None:
-        if len(self.history) == 3 and all(0.0 <= entry.accuracy <= 1.0 for entry in self.history):
-            warnings.warn("every accuracy so far is at most 1.0; evaluate should return points (0 to 100)", stacklevel=3)
+    def _isolation(self) -> str:
+        return str(next(iter(self.model.slots.values())).isolation)
 
     def _count_step(self) -> None:
         self.steps += 1
+
+    # Warnings, each once
+
+    def _warn(self, report: EpochReport) -> None:
+        if len(self.history) == FRACTIONS and all(0.0 <= entry.accuracy <= 1.0 for entry in self.history):
+            self._warn_once("every accuracy so far is at most 1.0; evaluate returns points (0 to 100), not a fraction")
+        for seed in report.seeds:
+            if seed.stage is Stage.TRAINING and seed.gradients is None:
+                self._warn_once(f"the seed at slot {seed.slot!r} was trained for an epoch without a gradient; {self._gradient_hint()}")
+        unseen = [name for name in ("val_loss", "train_loss", "train_accuracy") if math.isnan(getattr(report, name))]
+        if isinstance(self.episode.controller, PolicyController) and unseen:
+            hint = "return esper.Evaluation(accuracy=..., loss=...) from evaluate and call step(train_loss=..., train_accuracy=...)"
+            self._warn_once(f"the policy has learned to look at figures that it is not given ({', '.join(unseen)}); {hint}")
+
+    def _gradient_hint(self) -> str:
+        if self._isolation() == "shadow":
+            return 'with isolation="shadow" call gardener.shadow(batch, loss_fn) between backward and the optimiser\'s step'
+        return "the loop has to step the optimiser that the gardener was given"
+
+    def _warn_once(self, message: str) -> None:
+        kind = message.partition(";")[2]
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warnings.warn(message, stacklevel=4)
 
     # Saving
 
@@ -200,6 +263,7 @@ class Gardener:
             "initial_rate": self._initial_rate,
             "controller": self.episode.controller.name,
             "episode": self.episode.state(),
+            "history": to_plain(self.history),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -210,17 +274,57 @@ class Gardener:
         if state["controller"] != self.episode.controller.name:
             here = self.episode.controller.name
             raise StateError(f"the state is that of the controller {state['controller']!r}; this gardener has {here!r}")
-        self.epoch, self.steps, self.germinated = state["epoch"], state["steps"], state["germinated"]
-        self._initial_rate = state["initial_rate"]
+        history = [from_plain(Entry, entry) for entry in state["history"]]
         self.episode.load_state(state["episode"])
+        self.epoch, self.steps, self.germinated = state["epoch"], state["steps"], state["germinated"]
+        self._initial_rate, self.history = state["initial_rate"], history
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        what = " or None when it is not known," if name == "epochs" else ""
+        raise ConfigError(f"{name} is a whole number of at least {least},{what} found {value!r}")
+
+
+def _controller(policy: object) -> Controller:
+    """The controller that a policy argument means."""
+    if isinstance(policy, str) and policy in CONTROLLERS:
+        return make_controller(policy)
+    if isinstance(policy, os.PathLike) or (isinstance(policy, str) and Path(policy).suffix):
+        return _from_file(Path(policy))
+    if isinstance(policy, str):
+        raise unknown("policy", policy, CONTROLLERS)
+    if not isinstance(policy, Controller) or isinstance(policy, type):
+        kinds = f"a name ({', '.join(CONTROLLERS)}), a policy file's path or a Controller"
+        raise ConfigError(f"policy is {kinds}, found {type(policy).__name__}")
+    return policy
+
+
+def _from_file(path: Path) -> Controller:
+    """The policy in a file, if it knows everything that could grow here."""
+    controller = PolicyController.from_file(path)
+    known = controller.policy.config.blueprints
+    for name in (name for topology in Topology for name in names(topology)):
+        if name not in known:
+            raise PolicyError(f"{path}: the policy was made without the blueprint {name!r} that is registered here; {nearest(name, known)}")
+    return controller
 
 
 def _evaluation(result: object) -> Evaluation:
     """What an evaluate function returned, in one form."""
     if isinstance(result, Evaluation):
-        return result
-    if isinstance(result, Tensor) and result.numel() == 1:
-        return Evaluation(accuracy=float(result))
-    if isinstance(result, bool) or not isinstance(result, (int, float)):
-        raise ConfigError(f"evaluate returns accuracy in points or an esper.Evaluation, found {type(result).__name__}")
-    return Evaluation(accuracy=float(result))
+        found = Evaluation(accuracy=_number("an Evaluation's accuracy", result.accuracy), loss=_number("its loss", result.loss))
+    else:
+        found = Evaluation(accuracy=_number("accuracy in points or an esper.Evaluation", result))
+    if not 0.0 <= found.accuracy <= 100.0:
+        raise ConfigError(f"evaluate returns accuracy in points, 0 to 100, found {found.accuracy}")
+    return found
+
+
+def _number(what: str, value: object) -> float:
+    """A number of Python's, numpy's or torch's."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ConfigError(f"evaluate returns {what}, a number, found {type(value).__name__}")
+    return float(value)

@@ -1,0 +1,454 @@
+"""The Gardener in a plain training loop: what it grows, what it leaves alone, what it refuses, and going on after an interruption."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn, optim
+from torch.nn import functional as F
+
+import esper
+from esper.kasmina.blueprints import names, unregister
+from esper.leyline import Decision, Op, Stage, Topology
+from esper.leyline.errors import ConfigError, OptimizerError, PolicyError, StateError, UnknownNameError
+from esper.simic.gardener import Evaluation, Gardener
+from esper.tamiyo.network import PolicyConfig
+from esper.tamiyo.policy import Policy
+from esper.tamiyo.policy_controller import PolicyController
+from esper.tamiyo.policy_file import save_policy
+from esper.tolaria.tasks import get
+
+SLOTS = ["1", "4"]
+"""Behind the two activations of the network."""
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return get("digits").load(None, torch.device("cpu"))
+
+
+def network(seed: int = 0) -> nn.Sequential:
+    """378 parameters and no kernel larger than one pixel, so that there is something to gain."""
+    torch.manual_seed(seed)
+    first = (nn.Conv2d(1, 4, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 8, 1), nn.ReLU())
+    return nn.Sequential(*first, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 10))
+
+
+class Loop:
+    """A practitioner's loop on the digits."""
+
+    def __init__(self, data: Any, policy: Any = "heuristic", *, epochs: int = 25, images: int | None = None, **settings: Any) -> None:
+        self.x, self.y = data.train.x[:images], data.train.y[:images]
+        self.val = data.val
+        net = network(settings.pop("seed", 0))
+        # What happens to a seed that is grown by plan is not to depend on what it brings.
+        gates = esper.GateConfig.permissive() if isinstance(policy, Plan) else None
+        self.model = esper.Growable(net, SLOTS, self.x[:2], isolation=settings.pop("isolation", "boost"), gates=gates)
+        self.optimizer = optim.SGD(self.model.parameter_groups(), lr=0.05, momentum=0.9)
+        self.scheduler = optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 2 * epochs)
+        evaluate = settings.pop("evaluate", self.accuracy)
+        self.gardener = Gardener(self.model, self.optimizer, policy=policy, evaluate=evaluate, epochs=epochs, **settings)
+        self.shuffle = torch.Generator().manual_seed(1)
+
+    def accuracy(self, model: nn.Module) -> float:
+        return 100 * (model(self.val.x).argmax(1) == self.val.y).float().mean().item()
+
+    def train(self) -> None:
+        for i in torch.randperm(len(self.x), generator=self.shuffle).split(64):
+            self.optimizer.zero_grad()
+            F.cross_entropy(self.model(self.x[i]), self.y[i]).backward()
+            self.optimizer.step()
+        self.scheduler.step()
+
+    def run(self, epochs: int, **figures: float) -> Loop:
+        for _ in range(epochs):
+            self.train()
+            self.gardener.step(**figures)
+        return self
+
+    def harvested_accuracy(self) -> float:
+        with torch.no_grad():
+            return self.accuracy(self.model.harvest().eval())
+
+
+def decisions(gardener: Gardener) -> list[str]:
+    return [str(entry) for entry in gardener.history]
+
+
+def two_seeds() -> Plan:
+    """Grows one seed and then the other, whatever it sees."""
+    first, second = (Decision(op=Op.GERMINATE, slot=slot, blueprint="conv_heavy", tempo=3) for slot in SLOTS)
+    return Plan({1: first, 5: Decision(op=Op.ADVANCE, slot=SLOTS[0]), 6: second})
+
+
+class Plan:
+    """Decides what is written for an epoch, and waits otherwise."""
+
+    name = "plan"
+
+    def __init__(self, plan: dict[int, Decision]) -> None:
+        self.plan = plan
+
+    def start(self, host: int, slots: tuple[str, ...], seed: int) -> dict[str, Any]:
+        return {}
+
+    def decide(self, observation: Any, state: dict[str, Any]) -> tuple[Decision, dict[str, Any]]:
+        return self.plan.get(observation.report.epoch, Decision(op=Op.WAIT)), state
+
+
+# What it brings
+
+
+def test_a_grown_network_beats_the_same_one_without_growth(digits):
+    without, grown = Loop(digits, "wait").run(25), Loop(digits).run(25)
+    assert grown.harvested_accuracy() >= without.harvested_accuracy() + 5.0
+    assert Stage.FOSSILIZED in {report.stage for report in grown.model.reports()}
+    told = "\n".join(decisions(grown.gardener))
+    assert "GERMINATE 1 conv_" in told
+    assert "points of error ahead" in told
+    assert "G2 passed" in told
+    assert "FOSSILIZE" in told
+    assert all(entry.decision.reason for entry in grown.gardener.history)
+
+
+def test_the_host_trains_as_if_alone_until_a_seed_is_blended_in(digits):
+    """A validation that draws random numbers, as a DataLoader does, is no exception."""
+
+    def evaluate(model: nn.Module) -> float:
+        some = torch.randperm(len(digits.val))[:50]
+        return 100 * (model(digits.val.x[some]).argmax(1) == digits.val.y[some]).float().mean().item()
+
+    grown = Loop(digits, two_seeds(), epochs=9, images=200, evaluate=evaluate)
+    alone = Loop(digits, "wait", epochs=9, images=200)
+    for loop in (grown, alone):
+        torch.manual_seed(5)
+        loop.run(4)
+    assert grown.model.report(SLOTS[0]).stage is Stage.TRAINING
+    assert all(torch.equal(a, b) for a, b in zip(grown.model.host.parameters(), alone.model.host.parameters(), strict=True))
+    grown_draw = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.equal(grown_draw, torch.rand(1))
+
+
+def test_every_configuration_is_evaluated_with_the_same_random_numbers(digits):
+    drawn: list[Tensor] = []
+
+    def evaluate(model: nn.Module) -> float:
+        drawn.append(torch.rand(3))
+        return 50.0
+
+    loop = Loop(digits, two_seeds(), epochs=9, images=100, evaluate=evaluate).run(3)
+    drawn.clear()
+    loop.run(1)
+    assert len(drawn) == 2, "once as it is and once with the seed tried out"
+    assert torch.equal(drawn[0], drawn[1])
+
+
+def test_a_learning_rate_schedule_reaches_the_seeds(digits):
+    loop = Loop(digits, two_seeds(), epochs=9, images=100).run(4)
+    host, first, _ = loop.optimizer.param_groups
+    assert first["params"], "the seed is in the optimiser"
+    assert host["lr"] == first["lr"] < 0.05
+
+
+def test_epochs_beyond_the_plan_start_nothing_new(digits):
+    loop = Loop(digits, epochs=2, images=100).run(6)
+    assert [entry.decision.op for entry in loop.gardener.history] == [Op.WAIT] * 6
+
+
+def test_max_seeds_is_kept(digits):
+    loop = Loop(digits, epochs=16, images=400, max_seeds=1)
+    for _ in range(16):
+        loop.run(1)
+        assert sum(report.stage.name in ("TRAINING", "BLENDING", "HOLDING", "FOSSILIZED") for report in loop.model.reports()) <= 1
+    assert loop.gardener.germinated >= 1
+
+
+# Evaluating
+
+
+def test_evaluate_sees_eval_mode_and_no_gradients_and_no_mode_changes(digits):
+    seen: list[tuple[bool, bool]] = []
+
+    def evaluate(model: nn.Module) -> float:
+        seen.append((any(module.training for module in model.modules()), torch.is_grad_enabled()))
+        model.train()
+        return 50.0
+
+    loop = Loop(digits, two_seeds(), epochs=12, images=100, evaluate=evaluate)
+    loop.model.host[2].eval()  # a user may keep some module in another mode than the rest
+    modes = [module.training for module in loop.model.host.modules()]
+    loop.run(8)
+    assert set(seen) == {(False, False)}
+    assert [module.training for module in loop.model.host.modules()] == modes
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("failing_call", [1, 2, 3])
+def test_an_evaluation_that_raises_leaves_everything_as_it_was(digits, failing_call):
+    calls = 0
+
+    def evaluate(model: nn.Module) -> float:
+        nonlocal calls
+        calls += 1
+        if calls == failing_call:
+            raise RuntimeError("the disk is full")
+        return loop.accuracy(model)
+
+    loop = Loop(digits, two_seeds(), epochs=12, images=200, evaluate=evaluate)
+    twin = Loop(digits, two_seeds(), epochs=12, images=200)
+    calls = 100
+    loop.run(6)
+    twin.run(6)
+    assert [report.stage for report in loop.model.reports()] == [Stage.BLENDING, Stage.TRAINING]
+    loop.train()
+    twin.train()
+    calls = 0
+    output, reports = loop.model(loop.x[:4]), loop.model.reports()
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        loop.gardener.step()
+    assert torch.equal(loop.model(loop.x[:4]), output)
+    assert loop.model.reports() == reports
+    assert all(module.training for module in loop.model.host.modules())
+    loop.gardener.step()
+    twin.gardener.step()
+    assert decisions(loop.gardener) == decisions(twin.gardener)
+
+
+@pytest.mark.parametrize("result", [np.float32(62.5), torch.tensor(62.5), 62.5, Evaluation(accuracy=62.5, loss=1.0)])
+def test_any_kind_of_number_is_an_accuracy(digits, result):
+    loop = Loop(digits, "wait", images=64, evaluate=lambda model: result)
+    assert loop.run(1).gardener.history[0].accuracy == 62.5
+
+
+@pytest.mark.parametrize("result", [None, "62.5", True, (62.5, 1.0), torch.ones(2), float("nan"), -1.0, 101.0, Evaluation(accuracy=1e9)])
+def test_nonsense_from_evaluate_is_refused(digits, result):
+    loop = Loop(digits, "wait", images=64, evaluate=lambda model: result)
+    with pytest.raises(ConfigError, match="evaluate returns"):
+        loop.run(1)
+    assert loop.gardener.epoch == 0
+
+
+def test_accuracy_as_a_fraction_warns_once(digits):
+    loop = Loop(digits, "wait", images=64, evaluate=lambda model: 0.9)
+    loop.run(2)
+    with pytest.warns(UserWarning, match="not a fraction") as caught:
+        loop.run(3)
+    assert len(caught) == 1
+
+
+# Isolation in a pass of its own
+
+
+def test_seeds_in_shadow_learn_from_a_loss_that_feels_them(digits):
+    loop = Loop(digits, two_seeds(), epochs=12, images=300, isolation="shadow")
+    for _ in range(4):
+        for i in torch.randperm(len(loop.x), generator=loop.shuffle).split(64):
+            loop.optimizer.zero_grad()
+            F.cross_entropy(loop.model(loop.x[i]), loop.y[i]).backward()
+            loss = loop.gardener.shadow((loop.x[i], loop.y[i]), F.cross_entropy)
+            loop.optimizer.step()
+        loop.gardener.step()
+    report = loop.model.report(SLOTS[0])
+    assert report.stage is Stage.TRAINING
+    assert loss is not None
+    assert report.gradients is not None
+    assert report.gradients.norm > 0
+
+
+def test_a_shadow_that_nobody_casts_is_told_once(digits):
+    loop = Loop(digits, two_seeds(), epochs=12, images=64, isolation="shadow").run(1)
+    with pytest.warns(UserWarning, match=r"without a gradient.*gardener\.shadow") as caught:
+        loop.run(3)
+    assert len(caught) == 1
+
+
+def test_a_shadow_on_top_of_another_isolation_is_refused(digits):
+    loop = Loop(digits, images=64)
+    with pytest.raises(ConfigError, match="this one has 'boost'"):
+        loop.gardener.shadow((loop.x, loop.y), F.cross_entropy)
+
+
+# Policies
+
+
+@pytest.mark.parametrize("policy", ["wait", "random", "fixed", "heuristic"])
+def test_every_named_policy_works(digits, policy):
+    loop = Loop(digits, policy, epochs=6, images=64).run(6)
+    assert len(loop.gardener.history) == 6
+    assert loop.gardener.episode.controller.name == policy
+
+
+def opinionated() -> Policy:
+    blueprints = tuple(dict.fromkeys(name for topology in Topology for name in names(topology)))
+    policy = Policy(PolicyConfig(blueprints=blueprints, hidden=16, slot_width=8), torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        policy.heads.op.weight.mul_(300.0)  # decisions that change with what is seen
+    return policy
+
+
+@pytest.fixture
+def policy_file(tmp_path):
+    save_policy(opinionated(), tmp_path / "policy.safetensors")
+    return tmp_path / "policy.safetensors"
+
+
+def losses(loop: Loop) -> Callable[[nn.Module], Evaluation]:
+    return lambda model: Evaluation(accuracy=loop.accuracy(model), loss=F.cross_entropy(model(loop.val.x), loop.val.y).item())
+
+
+def test_a_policy_file_decides_as_its_policy_does(digits, policy_file):
+    told = []
+    for policy in (str(policy_file), policy_file, PolicyController(opinionated())):
+        loop = Loop(digits, policy, epochs=10, images=100)
+        loop.gardener.evaluate = losses(loop)
+        told.append(decisions(loop.run(10, train_loss=1.0, train_accuracy=60.0).gardener))
+    assert told[0] == told[1] == told[2]
+    assert any("GERMINATE" in line for line in told[0])
+    assert all("probability" in line for line in told[0])
+
+
+def test_a_policy_that_is_given_no_losses_says_so_once(digits, policy_file):
+    with pytest.warns(UserWarning, match="val_loss, train_loss, train_accuracy") as caught:
+        Loop(digits, policy_file, epochs=3, images=64).run(3)
+    assert len(caught) == 1
+
+
+def test_a_policy_that_does_not_know_what_could_grow_is_refused(digits, policy_file):
+    @esper.blueprint("mirror", Topology.MAP2D, purpose="a convolution")
+    def mirror(shape: esper.SlotShape) -> nn.Module:
+        return nn.Conv2d(shape.width, shape.width, 1)
+
+    try:
+        with pytest.raises(PolicyError, match="without the blueprint 'mirror'"):
+            Loop(digits, policy_file)
+    finally:
+        unregister("mirror", Topology.MAP2D)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"policy": "heuristik"}, UnknownNameError, "did you mean 'heuristic'"),
+        ({"policy": "no-such.safetensors"}, PolicyError, "no policy at no-such.safetensors"),
+        ({"policy": 3}, ConfigError, "a policy file's path or a Controller, found int"),
+        ({"evaluate": 3}, ConfigError, "evaluate is a function"),
+        ({"epochs": 0}, ConfigError, "at least 1, or None when it is not known, found 0"),
+        ({"epochs": 2.5}, ConfigError, "found 2.5"),
+        ({"classes": 1}, ConfigError, "classes is a whole number of at least 2"),
+        ({"max_seeds": 0}, ConfigError, "max_seeds"),
+        ({"model": nn.Linear(2, 2)}, ConfigError, "an esper.Growable, found Linear"),
+        ({"optimizer": "sgd"}, ConfigError, "the torch.optim.Optimizer that the loop steps, found str"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_changes(digits, change, error, message):
+    model = esper.Growable(network(), SLOTS, digits.train.x[:2])
+    optimizer = optim.SGD(model.host.parameters(), lr=0.1)
+    settings = {"model": model, "optimizer": optimizer, "evaluate": lambda model: 50.0, **change}
+    with pytest.raises(error, match=message):
+        Gardener(settings.pop("model"), settings.pop("optimizer"), **settings)
+    assert len(optimizer.param_groups) == 1, "no group for a slot was added"
+
+
+def foreign(model: esper.Growable) -> optim.Optimizer:
+    return optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+
+
+def lbfgs(model: esper.Growable) -> optim.Optimizer:
+    return optim.LBFGS(model.host.parameters())
+
+
+def scheduled(model: esper.Growable) -> optim.Optimizer:
+    optimizer = optim.SGD(model.host.parameters(), lr=0.1)
+    optim.lr_scheduler.StepLR(optimizer, 5)
+    return optimizer
+
+
+@pytest.mark.parametrize(("make_optimizer", "message"), [(foreign, "none of the model's"), (lbfgs, "LBFGS"), (scheduled, "scheduler")])
+def test_an_optimiser_that_cannot_follow_is_refused(digits, make_optimizer, message):
+    model = esper.Growable(network(), SLOTS, digits.train.x[:2])
+    with pytest.raises(OptimizerError, match=message):
+        Gardener(model, make_optimizer(model), evaluate=lambda model: 50.0)
+
+
+def test_a_plain_optimiser_follows(digits):
+    model = esper.Growable(network(), SLOTS, digits.train.x[:2])
+    optimizer = optim.Adam(model.parameters())
+    Gardener(model, optimizer, evaluate=lambda model: 50.0)
+    assert [group.get("slot") for group in optimizer.param_groups] == [None, *SLOTS]
+
+
+# Saving
+
+
+def saved(loop: Loop) -> io.BytesIO:
+    file = io.BytesIO()
+    parts = {"model": loop.model, "optimizer": loop.optimizer, "scheduler": loop.scheduler, "gardener": loop.gardener}
+    torch.save({**{name: part.state_dict() for name, part in parts.items()}, "shuffle": loop.shuffle.get_state()}, file)
+    file.seek(0)
+    return file
+
+
+def restored(loop: Loop, file: io.BytesIO) -> Loop:
+    state = torch.load(file)  # with weights_only, torch's default: nothing in the file can run
+    for name in ("model", "optimizer", "scheduler", "gardener"):
+        getattr(loop, name).load_state_dict(state[name])
+    loop.shuffle.set_state(state["shuffle"])
+    return loop
+
+
+def test_an_interrupted_loop_goes_on_bit_for_bit(digits):
+    settings = {"epochs": 16, "images": 400}
+    whole = Loop(digits, **settings)
+    files = []
+    for _ in range(16):
+        files.append(saved(whole))
+        whole.run(1)
+    assert {"TRAINING", "BLENDING", "HOLDING"} <= {stage for entry in whole.gardener.history for stage in entry.stages.values()}
+    for epoch in (0, 3, 6, 9, 12):
+        again = restored(Loop(digits, **settings, seed=epoch), files[epoch]).run(16 - epoch)
+        assert decisions(again.gardener) == decisions(whole.gardener)
+        assert again.gardener.history == whole.gardener.history
+        expected, found = whole.model.state_dict(), again.model.state_dict()
+        assert expected.keys() == found.keys()
+        assert all(torch.equal(a, found[name]) for name, a in expected.items() if isinstance(a, Tensor))
+
+
+def test_a_policys_memory_is_saved_as_well(digits, policy_file):
+    def loop() -> Loop:
+        made = Loop(digits, policy_file, epochs=8, images=64)
+        made.gardener.evaluate = losses(made)
+        return made
+
+    figures = {"train_loss": 1.0, "train_accuracy": 60.0}
+    whole = loop().run(4, **figures)
+    again = restored(loop(), saved(whole))
+    assert decisions(again.run(4, **figures).gardener) == decisions(whole.run(4, **figures).gardener)
+
+
+def test_a_foreign_state_is_refused_and_changes_nothing(digits):
+    loop, other = Loop(digits, "wait", images=64).run(2), Loop(digits, "random", images=64)
+    state = loop.gardener.state_dict()
+    with pytest.raises(StateError, match="'wait'; this gardener has 'random'"):
+        other.gardener.load_state_dict(state)
+    fresh = Loop(digits, "wait", images=64)
+    with pytest.raises(StateError, match="has the keys"):
+        fresh.gardener.load_state_dict({"epoch": 2})
+    with pytest.raises(StateError, match="Entry cannot be read"):
+        fresh.gardener.load_state_dict({**state, "history": [{"epoch": 2}]})
+    assert fresh.gardener.epoch == 0
+    assert fresh.gardener.history == []
+
+
+def test_a_refused_decision_is_in_the_history(digits):
+    plan = {1: Decision(op=Op.FOSSILIZE, slot=SLOTS[0], reason="too soon")}
+    entry = Loop(digits, Plan(plan), images=64).run(1).gardener.history[0]
+    assert "FOSSILIZE 1: too soon (refused: " in str(entry)
