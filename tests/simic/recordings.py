@@ -24,14 +24,15 @@ from esper.tolaria.runs import RunFolder
 from tests.simic.runs import HASTY
 
 MEMBER = {"widths": "[2,2,2]", "kernel": "3", "train_size": "100", "batch": "50"}
-SMALL = {"hidden": 16, "slot_width": 8, "learning_rate": 5e-3}
+SMALL: dict[str, Any] = {"hidden": 16, "slot_width": 8, "learning_rate": 5e-3}
 """A policy that learns in seconds."""
 
 
 def record(path: Path, **settings: Any) -> Path:
     """A real run under a controller, by default the fixed plan, that ends in a few seconds."""
-    usual = {"controller": "fixed", "fixed": FixedConfig(first=2, period=2), "hosts": 10, "epochs": 8, "control": False, "training": HASTY}
-    start(RunConfig(**{**usual, "fix": MEMBER, **settings}), path, "esper train heuristic", telemetry=False)
+    usual: dict[str, Any] = {"controller": "fixed", "fixed": FixedConfig(first=2, period=2), "control": False, "training": HASTY}
+    usual |= {"hosts": 10, "epochs": 8, "fix": MEMBER}
+    start(RunConfig(**{**usual, **settings}), path, "esper train heuristic", telemetry=False)
     return path
 
 
@@ -75,7 +76,7 @@ def waiting(count: int = 2, steps: int = 2) -> list[list[tuple[Observation, Deci
     return [[(first_observation(), WAIT, 0.0)] * steps for _ in range(count)]
 
 
-def rewrite(path: Path, change: Callable[[dict[str, torch.Tensor], dict[str, str]], None]) -> None:
+def rewrite(path: Path, change: Callable[[dict[str, torch.Tensor], dict[str, str]], object]) -> None:
     """Change a recorded episode in its file."""
     with safetensors.safe_open(str(path), framework="pt") as file:
         metadata = dict(file.metadata())

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from esper.leyline.actions import WAIT, Op
+from esper.leyline.actions import WAIT, Decision, Op
 from esper.leyline.errors import ConfigError, RunError
 from esper.simic.lessons import Lessons, allowed, read_lessons, returns_to_go, split, stack
 from esper.simic.recording import FOLDER, EpisodeRecorder, read_episodes
+from esper.tamiyo import Observation
 from esper.tamiyo.batch import HEADS, action_of
 from tests.simic.recordings import first_observation, germinate, place, record, rewrite, summary_of, waiting, write_run
 
@@ -144,8 +145,8 @@ def test_an_episode_that_does_not_say_where_it_is_from_is_refused(tmp_path: Path
 # Lessons
 
 
-def lessons_of(path: Path, episodes: list[list[tuple[object, object, float]]]) -> Lessons:
-    return read_lessons([write_run(path, episodes)])[0]  # type: ignore[arg-type]
+def lessons_of(path: Path, episodes: list[list[tuple[Observation, Decision, float]]]) -> Lessons:
+    return read_lessons([write_run(path, episodes)])[0]
 
 
 def test_shorter_episodes_are_padded_and_padding_is_nothing(tmp_path: Path) -> None:
