@@ -16,7 +16,7 @@ from esper.kasmina.following import Follower, parameter_groups
 from esper.kasmina.gates import judge
 from esper.kasmina.gradients import GradientMeter, Scale
 from esper.kasmina.harvest import harvest
-from esper.kasmina.probe import Example, probe, untouched
+from esper.kasmina.probe import Example, probe, settled_norms, untouched
 from esper.kasmina.slot import Form, Slot
 from esper.kasmina.state import check_state
 from esper.leyline.actions import Curve, Decision, Op, Style
@@ -283,13 +283,14 @@ class Growable(nn.Module):
     def shadow_backward(self, closure: Callable[[], Tensor]) -> Tensor | None:
         """Train the seeds in TRAINING in a pass of their own: `closure` runs this model and returns the loss.
 
-        The loss feels each of these seeds at its target alpha; only they get gradients, added to their `.grad`. Buffers, batch-norm
-        statistics among them, and random streams are left as they were. None when no seed is in TRAINING.
+        The loss feels each of these seeds at its target alpha; only they get gradients, added to their `.grad`. Batch norms use their
+        running statistics, so that a seed learns what it will be judged by in a trial. Buffers and random streams are left as they were.
+        None when no seed is in TRAINING.
         """
         training = [slot for slot in self._slots() if slot.life.stage is Stage.TRAINING]
         if not training:
             return None
-        with untouched(self.host), self._shown_as({slot.id: Form.TRIAL for slot in training}):
+        with untouched(self.host), settled_norms(self.host), self._shown_as({slot.id: Form.TRIAL for slot in training}):
             loss = closure()
             parameters = [p for slot in training for p in slot.seed_parameters() if p.requires_grad]
             # Inside, because a host that recomputes its activations runs its forward pass again here.

@@ -91,6 +91,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
+@contextmanager
+def settled_norms(model: nn.Module) -> Iterator[None]:
+    """Batch norms with running statistics use those, as in eval mode; everything else stays in its own mode."""
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.running_mean is not None and m.training]
+    try:
+        for norm in norms:
+            norm.training = False
+        yield
+    finally:
+        for norm in norms:
+            norm.training = True
+
+
 def sight(model: nn.Module, example: Example) -> tuple[dict[str, Sighting], Any]:
     """One forward pass: what each module did in it, by path, and the model's output. The model is left exactly as it was."""
     if not isinstance(model, nn.Module):
