@@ -131,7 +131,7 @@ class LiveDisplay:
             return Group()
         twins = {plot.index: plot.host.last for plot in session.plots if plot.control}
         grown = [plot for plot in session.plots if not plot.control]
-        table = Table(title=headline(session), title_justify="left", title_style="bold", box=None, padding=(0, 1))
+        table = Table(box=None, padding=(0, 1))
         slots = grown[0].host.model.slot_ids
         for name in ("host", "epoch", "val", *(["control"] if twins else []), "size", *slots):
             table.add_column(name, justify="right" if name in ("host", "epoch", "val", "control", "size") else "left", no_wrap=True)
@@ -142,7 +142,8 @@ class LiveDisplay:
             cells.append(f"x{last.parameters / last.start_parameters:.2f}" if last else "")
             reports = last.seeds if last else ()
             table.add_row(*cells, *(Text(slot_text(r), style=STAGE_COLOURS.get(r.stage, "dim")) for r in reports))
-        lines: list[object] = [table]
+        # Not the table's title, which would be broken off where a narrow table ends.
+        lines: list[object] = [Text(headline(session), style="bold"), table]
         if len(grown) > SHOWN_HOSTS:
             lines.append(Text(f"and {len(grown) - SHOWN_HOSTS} hosts more", style="dim"))
         lines.append(Text(totals(session)))

@@ -1,0 +1,229 @@
+"""`esper train` and what it shows: one sentence for every mistake, nothing left behind, a line an epoch, and a table on a terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+from contextlib import chdir, nullcontext
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from esper.cli.display import LiveDisplay, PlainDisplay, duration, headline, totals
+from esper.cli.main import COMMANDS, main
+from esper.nissa import NullHub
+from esper.simic import runner
+from esper.simic.config import RunConfig
+from esper.simic.session import Session
+from esper.tolaria.runs import read_summary
+from tests.simic.runs import small
+
+SMALL = ["--hosts", "1", "--epochs", "3", "--fix", "widths=[2,2,4]", "train_size=100"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("", "what to train is missing: esper train heuristic|ppo"),
+        ("--hosts 3", "what to train is missing: esper train heuristic|ppo"),
+        ("heuristics", "unknown method 'heuristics'; did you mean 'heuristic'?"),
+        ("heuristic --task digit", "unknown task 'digit'; did you mean 'digits'?"),
+        ("heuristic --controller rnadom", "unknown controller 'rnadom'; did you mean 'random'?"),
+        ("heuristic --slots r0c0,r0c7", "unknown slot 'r0c7'; did you mean 'r0c"),
+        ("heuristic --hosts 0", "'hosts' must be an integer, at least 1; found 0"),
+        ("heuristic --hosts -5", "'hosts' must be an integer, at least 1; found -5"),
+        ("heuristic --epochs -5", "'epochs' must be an integer, at least 1; found -5"),
+        ("heuristic --epochs 0", "'epochs' must be an integer, at least 1; found 0"),
+        ("heuristic --epochs ten", "'epochs' must be an integer, at least 1; found 'ten'"),
+        ("heuristic --seed -1", "'seed' must be an integer, at least 0; found -1"),
+        ("heuristic --fix kernel", "--fix: 'kernel' is not a pair; expected NAME=VALUE"),
+        ("heuristic --fix kernal=3", "Member has no field 'kernal'; did you mean 'kernel'?"),
+        ("heuristic --fix kernel=two", "'kernel' must be an integer; found 'two'"),
+        ("heuristic --fix kernel=4", "'kernel' is 4; expected an odd size"),
+        ("heuristic --fix widths=[8,8,8,8,8]", "does not run on the example input"),
+        ("heuristic --host 3", "unknown argument '--host'; did you mean '--hosts'?"),
+        ("heuristic --training.clp 3", "unknown argument '--training.clp'; did you mean '--training.clip'?"),
+        ("heuristic --training.isolation stee", "'training.isolation'"),
+        ("heuristic 3", "unknown argument '3'; see esper train heuristic --help"),
+        ("heuristic --task cifar10 --data {empty}", "no CIFAR-10 in {empty} (looked for"),
+        ("heuristic --task cifar10 --data {empty}/nowhere", "no folder {empty}/nowhere; expected one with CIFAR-10"),
+        ("heuristic --device cuda:99", "'cuda:99' was asked for and torch sees"),
+        ("heuristic --config {empty}/none.toml", "no config file at {empty}/none.toml"),
+        ("heuristic --config {bad}", "unknown key 'host'; did you mean 'hosts'?"),
+        ("heuristic --run {file}", "{file} is a file; a run needs a folder of its own"),
+        ("heuristic --run {full}", "{full} is not empty and not a run (it holds 'letter.txt'); choose another folder"),
+        ("--resume", "argument --resume: expected one argument"),
+        ("--resume {empty}", "{empty} is not a run: it has no run.json"),
+        ("--resume {empty}/nowhere", "is not a run: there is no such folder"),
+        ("--resume {empty} --hosts 3", "unknown argument '--hosts'"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_nothing(
+    arguments: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {"empty": tmp_path / "empty", "bad": tmp_path / "bad.toml", "file": tmp_path / "file", "full": tmp_path / "full"}
+    for folder in ("empty", "full", "here"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "bad.toml").write_text('kind = "run"\nhost = 3\n')
+    (tmp_path / "file").touch()
+    (tmp_path / "full" / "letter.txt").touch()
+    before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    with chdir(tmp_path / "here"):
+        assert main(["train", *arguments.format(**places).split()]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("esper: ")
+    assert told.err.count("\n") == 1
+    assert words.format(**places) in told.err
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == before
+
+
+def test_a_run_shows_a_line_an_epoch_with_the_time_to_go_and_what_came_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with chdir(tmp_path):
+        assert main(["train", "heuristic", *SMALL]) == 0
+        told = capsys.readouterr()
+        summary = read_summary(Path("runs/digits-heuristic-001"))
+    first, *rest = told.out.splitlines()
+    assert told.err == ""
+    assert first == "heuristic grows 1 host and as many control twins on digits for 3 epochs"
+    assert len([line for line in rest if line.startswith("epoch ")]) == 3
+    for number, line in enumerate(rest[:3], start=1):
+        figures = r"val [\d.]+ \([+-][\d.]+ against the control\), size x.*; [\d.]+ s an epoch, \d+ s left"
+        assert re.fullmatch(rf"epoch {number}/3: {figures}", line)
+    assert f"test accuracy of the harvested networks: {summary['hosts'][0]['test_accuracy']:.2f} on average" in rest
+    assert any(line.startswith("against the same hosts without growth: ") for line in rest)
+    assert rest[-1] == "run folder: runs/digits-heuristic-001"
+    assert summary["command"] == "esper train heuristic --hosts 1 --epochs 3 --fix 'widths=[2,2,4]' train_size=100"
+
+
+def test_quiet_shows_the_result_alone_and_the_next_run_gets_the_next_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with chdir(tmp_path):
+        for number in (1, 2):
+            assert main(["train", "heuristic", "--controller", "wait", *SMALL, "--quiet"]) == 0
+            told = capsys.readouterr().out.splitlines()
+            assert told[0] == ""
+            assert told[1].split()[0] == "host"
+            assert not any(line.startswith("epoch") for line in told)
+            assert told[-1] == f"run folder: runs/digits-wait-00{number}"
+
+
+def test_the_same_run_starts_again_from_its_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with chdir(tmp_path):
+        assert main(["train", "heuristic", *SMALL, "--run", "a", "--quiet"]) == 0
+        assert main(["train", "heuristic", "--config", "a/config.toml", "--run", "b", "--quiet"]) == 0
+        assert main(["train", "heuristic", "--config", "a/config.toml", "--epochs", "2", "--run", "c", "--quiet"]) == 0
+        figures = [{**read_summary(Path(name)), "command": ""} for name in "abc"]
+    capsys.readouterr()
+    assert figures[0] == figures[1] != figures[2]
+    assert (tmp_path / "a" / "config.toml").read_bytes() == (tmp_path / "b" / "config.toml").read_bytes()
+
+
+def test_without_telemetry_nothing_is_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "heuristic", *SMALL, "--no-telemetry", "--quiet", "--run", str(tmp_path / "run")]) == 0
+    assert not (tmp_path / "run" / "events.jsonl").exists()
+    assert (tmp_path / "run" / "summary.json").exists()
+    assert capsys.readouterr().err == ""
+
+
+HELP = """
+import sys
+from esper.cli.main import COMMANDS, main
+for command in COMMANDS:
+    asked = [["--help"]] + ([["heuristic", "--help"], ["heuristic", "--help-all"]] if command == "train" else [])
+    for arguments in asked:
+        try:
+            assert main([command, *arguments]) == 0
+        except SystemExit as stop:
+            assert stop.code == 0
+        print(f"==== {command} {' '.join(arguments)}: torch {'torch' in sys.modules}")
+"""
+
+
+def test_the_help_of_every_command_needs_no_torch() -> None:
+    done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"==== (\w+) --help: torch (\w+)", done.stdout) == [(name, "False") for name in COMMANDS]
+    assert "==== train heuristic --help-all: torch False" in done.stdout
+    assert done.stdout.count("--training.clip X") == 1, "only --help-all shows the settings of training"
+    assert "--fix [NAME=VALUE ...]" in done.stdout
+
+
+@pytest.fixture(scope="module", params=[1, 4, 20])
+def session(request: pytest.FixtureRequest) -> Session:
+    """A session of some hosts after two epochs."""
+    fix = {"widths": "[2,2]", "train_size": "50", "batch": "50"}
+    made = Session(small(hosts=request.param, epochs=5, control=request.param < 20, fix=fix), NullHub())
+    made.run_epoch()
+    made.run_epoch()
+    return made
+
+
+def rendered(session: Session) -> str:
+    display = LiveDisplay()
+    display.session = session
+    display.progress(1)
+    console = Console(record=True, width=140, file=io.StringIO())
+    console.print(display.render())
+    return console.export_text()
+
+
+def test_the_live_table_shows_each_host_and_sums_up_the_rest(session: Session) -> None:
+    text = rendered(session)
+    hosts = session.config.hosts
+    lines = text.splitlines()
+    assert lines[0].strip() == headline(session)
+    assert ("control" in lines[1]) == (hosts < 20)
+    assert len([line for line in lines if re.match(r"\s+\d+\s+2/5\s", line)]) == min(hosts, 16)
+    assert ("and 4 hosts more" in text) == (hosts == 20)
+    assert "conv_light training" in text
+    assert totals(session) in text
+    assert "epoch 2/5" in text
+
+
+def test_the_live_table_can_be_drawn_before_the_first_epoch() -> None:
+    assert "waiting for the first epoch" in rendered(Session(small(), NullHub()))
+    assert LiveDisplay().render().renderables == []
+
+
+def test_the_live_table_runs_on_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(["train", "heuristic", *SMALL, "--run", str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    assert "control" in out
+    assert "epoch 3/3" in out
+    assert "run folder: " in out
+
+
+def test_the_clock_counts_the_epochs_of_this_process_alone() -> None:
+    out = io.StringIO()
+    session = Session(RunConfig(hosts=1, epochs=4, control=False, fix={"widths": "[2,2]", "train_size": "50"}), NullHub())
+    session.run_epoch()
+    session.run_epoch()
+    display = PlainDisplay(out)
+    display.start(session)
+    session.run_epoch()
+    display.clock.started -= 60
+    display.epoch(session)
+    display.stop()
+    seconds = float(re.findall(r"([\d.]+) s an epoch, 1 min \d\d s left", out.getvalue())[0])
+    assert seconds > 60
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"), (3600, "1 h 00 min"), (7505, "2 h 05 min")],
+)
+def test_durations_are_said_as_people_do(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_the_folder_of_a_run_is_quoted_where_it_has_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = runner.Stop()
+    stop.asked = True
+    monkeypatch.setattr(runner, "stop_on_signal", lambda: nullcontext(stop))
+    with pytest.raises(runner.Interrupted, match=re.escape(f"stopped after 1 of 10; go on with: esper train --resume '{tmp_path}/my run'")):
+        runner.start(small(hosts=1), tmp_path / "my run", "a run")
