@@ -14,13 +14,13 @@ from esper.leyline import Head, Op
 from esper.simic.ppo import Learner, PriorStrength
 from esper.simic.rollout import RolloutBuffer
 from esper.tamiyo.batch import HEADS, ObservationBatch
-from esper.tamiyo.heads import ILLEGAL, OPS_OF, ActionDistribution, Exploration, prior_tables
+from esper.tamiyo.heads import CHOICES, ILLEGAL, OPS_OF, ActionDistribution, Exploration, prior_tables
 from esper.tamiyo.policy import Policy
 from esper.tamiyo.prior import Prior
 from esper.tolaria.checkpoint import CheckpointStore
 from tests.simic.problems import COLUMN, Bandit, KnownReturn, Recall, Sentinel, new_policy, play, quick, train
 from tests.simic.test_rollout import brute_force
-from tests.tamiyo.enumeration import by_hand, every_action
+from tests.tamiyo.enumeration import by_hand, every_action, packed, unpacked
 
 COLLAPSED = 15.0
 """Nats by which a collapsed head prefers one value."""
@@ -93,8 +93,8 @@ class ClampFloor(Exploration):
     floor: float = 0.05
 
     def mix(self, head: Head, log_p: Tensor, mask: Tensor) -> Tensor:
-        """The blueprint's chances with a floor; the other heads as always."""
-        if head is not Head.BLUEPRINT:
+        """The choices' chances with a floor; op and slot as always."""
+        if head in (Head.OP, Head.SLOT):
             return Exploration.mix(self, head, log_p, mask)
         raised = log_p.exp().clamp(min=self.floor) * mask
         return (raised / raised.sum(dim=-1, keepdim=True)).clamp(min=1e-30).log().masked_fill(~mask, ILLEGAL)
@@ -110,7 +110,7 @@ def test_a_collapsed_head_is_freed_by_the_penalty_and_never_by_a_clamp_floor(kin
     if kind == "ours":
         learner = Learner(policy, quick())
     else:
-        learner = Learner(policy, quick(prior_strength=PriorStrength(blueprint=0.0)))
+        learner = Learner(policy, quick(prior_strength=PriorStrength(**dict.fromkeys(CHOICES, 0.0))))
         explore = ClampFloor(op=explore.op, choices=explore.choices)
     history = train(learner, problem, 60, explore)
     gap, score = history[-1]["train/logit_gap/blueprint"], earned(learner, problem, rounds=2)
@@ -165,10 +165,10 @@ def test_the_penalty_keeps_its_gradient_however_far_a_head_has_collapsed(head, g
         batch.slot_mask[:, op, : 3 if head is Head.SLOT else 1] = True
     policy = new_policy(Bandit(1))
     features, slots, _ = policy.actor.step(batch, policy.initial_state(1).actor)
-    logits = {each: torch.zeros_like(tensor) for each, tensor in policy.heads(features, slots).items()}
+    logits = {each: torch.zeros_like(tensor) for each, tensor in unpacked(policy.heads(features, slots), 4).items()}
     logits[head][..., 1] = gap
     logits[head].requires_grad_()
-    distribution = ActionDistribution(logits, batch)
+    distribution = ActionDistribution(packed(logits), batch)
     distance = distribution.distance_from(prior_tables(Prior(), batch))[0, HEADS.index(head)]
     (gradient,) = torch.autograd.grad(distance, logits[head], retain_graph=True)
     assert gradient.abs().max() > 0.1
@@ -188,7 +188,7 @@ def test_masks_advantages_entropies_and_kl_agree_with_sums_over_everything():
     rollout = play(learner.policy, problem, 0, explore)
     before = copy.deepcopy(learner.policy)
     with torch.no_grad():
-        logits = before.heads(*before.actor.replay(rollout.batch, checkpoint_lstm=False, autocast=False))
+        logits = unpacked(before.heads(*before.actor.replay(rollout.batch, checkpoint_lstm=False, autocast=False)), 4)
     metrics = learner.update(rollout)
     joint, entropies, counts = 0.0, torch.zeros(len(HEADS)), torch.zeros(len(HEADS))
     for host in range(problem.hosts):

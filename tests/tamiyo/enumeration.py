@@ -5,17 +5,37 @@ from __future__ import annotations
 import itertools
 import math
 
+import torch
 from torch import Tensor
 
 from esper.leyline import HEADS_FOR_OP, Head, Op, matters
 from esper.tamiyo.batch import ObservationBatch
-from esper.tamiyo.heads import CHOICE_HEADS, OPS_OF
-from esper.tamiyo.masks import PARAMETERS, Masks
+from esper.tamiyo.heads import CHOICES, OPS_OF, PAIRS, HeadLogits, choice_size, choice_width
+from esper.tamiyo.masks import Masks
+
+Logits = dict[Head, Tensor]
+"""Of each head by itself: op [..., 6], slot [..., 6, S], the others [..., ops of the head, S, values]."""
 
 
 def sizes(blueprints: int) -> dict[Head, int]:
     """Values of each head that is drawn last."""
-    return {head: len(PARAMETERS[head]) if head in PARAMETERS else blueprints for head in CHOICE_HEADS}
+    return {head: choice_size(head, blueprints) for head in CHOICES}
+
+
+def packed(logits: Logits) -> HeadLogits:
+    """As the network gives them; what is padded has a value that must not matter."""
+    width = choice_width(logits[Head.BLUEPRINT].shape[-1])
+    rows = [logits[head][..., OPS_OF[head].index(op), :, :] for head, op in PAIRS]
+    padded = [torch.nn.functional.pad(row, (0, width - row.shape[-1]), value=50.0) for row in rows]
+    return HeadLogits(op=logits[Head.OP], slot=logits[Head.SLOT], choices=torch.stack(padded, dim=-2))
+
+
+def unpacked(logits: HeadLogits, blueprints: int) -> Logits:
+    """Each head's by itself."""
+    own: Logits = {Head.OP: logits.op, Head.SLOT: logits.slot}
+    for head, size in sizes(blueprints).items():
+        own[head] = torch.stack([logits.choices[..., PAIRS.index((head, op)), :size] for op in OPS_OF[head]], dim=-3)
+    return own
 
 
 def every_action(batch: ObservationBatch) -> list[tuple[int, ...]]:
@@ -42,7 +62,7 @@ def softmax(logits: list[float], legal: list[int]) -> dict[int, float]:
     return {i: weight / sum(weights.values()) for i, weight in weights.items()}
 
 
-def by_hand(logits: dict[Head, Tensor], batch: ObservationBatch, action: tuple[int, ...]) -> dict[Head, dict[int, float]]:
+def by_hand(logits: Logits, batch: ObservationBatch, action: tuple[int, ...]) -> dict[Head, dict[int, float]]:
     """The chances of the legal values of each head that matters for an action of one host."""
     op, slot = action[0], action[1]
     found = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,10 +13,20 @@ from torch import Tensor
 
 from esper.leyline import Head, Op, matters
 from esper.tamiyo.batch import HEADS, ObservationBatch
-from esper.tamiyo.heads import CHOICE_HEADS, OPS_OF, ActionDistribution, Exploration, masked_log_softmax, prior_tables, uniforms
+from esper.tamiyo.heads import (
+    CHOICES,
+    OPS_OF,
+    PAIRS,
+    ActionDistribution,
+    Exploration,
+    masked_log_softmax,
+    prior_logits,
+    prior_tables,
+    uniforms,
+)
 from esper.tamiyo.masks import Masks
 from esper.tamiyo.prior import Prior
-from tests.tamiyo.enumeration import by_hand, every_action, sizes
+from tests.tamiyo.enumeration import by_hand, every_action, packed, sizes
 
 SLOTS, BLUEPRINTS = 2, 2
 SIZES = sizes(BLUEPRINTS)
@@ -32,15 +43,15 @@ def some_masks(generator: torch.Generator, *shape: int) -> ObservationBatch:
 
 
 def some_logits(generator: torch.Generator, *shape: int, scale: float = 2.0) -> dict[Head, Tensor]:
-    sizes = {Head.OP: (len(Op),), Head.SLOT: (len(Op), SLOTS)} | {head: (len(OPS_OF[head]), SLOTS, SIZES[head]) for head in CHOICE_HEADS}
-    return {head: scale * torch.randn(*shape, *size, generator=generator) for head, size in sizes.items()}
+    shapes = {Head.OP: (len(Op),), Head.SLOT: (len(Op), SLOTS)} | {head: (len(OPS_OF[head]), SLOTS, SIZES[head]) for head in CHOICES}
+    return {head: scale * torch.randn(*shape, *size, generator=generator) for head, size in shapes.items()}
 
 
 def expanded(batch: ObservationBatch, logits: dict[Head, Tensor], actions: list[tuple[int, ...]], explore: Exploration | None = None):
     """The distribution of one host, repeated for each action, and the actions as a tensor."""
     many = batch.map(lambda tensor: tensor.expand(len(actions), *tensor.shape))
     repeated = {head: tensor.expand(len(actions), *tensor.shape) for head, tensor in logits.items()}
-    return ActionDistribution(repeated, many, explore), torch.tensor(actions)
+    return ActionDistribution(packed(repeated), many, explore), torch.tensor(actions)
 
 
 seeds = st.integers(0, 10**6).map(lambda seed: torch.Generator().manual_seed(seed))
@@ -78,7 +89,7 @@ def test_scores_are_those_of_a_plain_softmax_over_the_heads_that_matter(generato
 @given(seeds, explorations, st.integers(0, 100))
 def test_every_action_drawn_is_legal_and_idle_where_a_head_does_not_matter(generator, explore, seed):
     batch, logits = some_masks(generator, 6), some_logits(generator, 6, scale=6.0)
-    distribution = ActionDistribution(logits, batch, explore)
+    distribution = ActionDistribution(packed(logits), batch, explore)
     for actions in (distribution.sample(uniforms(seed, range(6), step=3)), distribution.mode()):
         for host in range(6):
             assert tuple(actions[host].tolist()) in every_action(batch[host])
@@ -101,7 +112,7 @@ def test_the_ends_of_the_range_draw_a_legal_value(number):
     batch.slot_mask[:, Op.ADVANCE, 1] = True
     logits = some_logits(torch.Generator().manual_seed(0), 1)
     logits[Head.OP][:] = torch.tensor([-3.0, 90.0, -3.0, 90.0, 90.0, 90.0])
-    actions = ActionDistribution(logits, batch).sample(torch.full((1, 8), number, dtype=torch.float64))
+    actions = ActionDistribution(packed(logits), batch).sample(torch.full((1, 8), number, dtype=torch.float64))
     assert actions[0, 0] in (Op.WAIT, Op.ADVANCE)
     assert actions[0, 1] == (1 if actions[0, 0] == Op.ADVANCE else 0)
 
@@ -167,7 +178,7 @@ def test_divergence_is_the_sum_over_all_actions(generator, explore):
 @given(seeds)
 def test_distance_from_the_prior_is_the_mean_over_the_contexts_in_which_a_head_could_matter(generator):
     batch, logits = some_masks(generator), some_logits(generator)
-    found = ActionDistribution(logits, batch).distance_from(prior_tables(Prior(), batch))
+    found = ActionDistribution(packed(logits), batch).distance_from(prior_tables(Prior(), batch))
     for column, head in enumerate(HEADS):
         # One action for each context of the head that a legal choice can lead to.
         known = 0 if head is Head.OP else 1 if head is Head.SLOT else 2
@@ -187,16 +198,27 @@ def test_the_prior_waits_takes_what_is_ready_and_blends_fully():
     batch = ObservationBatch.padding((2,), SLOTS, BLUEPRINTS)
     for host, ops in enumerate([(Op.GERMINATE, Op.PRUNE), (Op.ADVANCE, Op.PRUNE)]):
         batch.op_mask[host, list(ops)] = True
-    tables = prior_tables(Prior(), batch)
-    assert tables[Head.OP][0, 0].tolist() == pytest.approx([0.9, 0.09, 0.0, 0.0, 0.01, 0.0])
-    assert tables[Head.OP][1, 0].tolist() == pytest.approx([0.5, 0.0, 0.45, 0.0, 0.05, 0.0])
-    assert tables[Head.ALPHA_TARGET][0].tolist() == pytest.approx([0.1, 0.1, 0.1, 0.7])
+    op, _, choices = prior_tables(Prior(), batch).chances
+    assert op[0, 0].tolist() == pytest.approx([0.9, 0.09, 0.0, 0.0, 0.01, 0.0])
+    assert op[1, 0].tolist() == pytest.approx([0.5, 0.0, 0.45, 0.0, 0.05, 0.0])
+    target = choices[0, PAIRS.index((Head.ALPHA_TARGET, Op.GERMINATE))].tolist()
+    assert target[:4] == pytest.approx([0.1, 0.1, 0.1, 0.7])
+    assert target[4:] == [0.0] * (len(target) - 4), "padding"
+
+
+@given(seeds)
+def test_logits_of_zero_on_top_of_a_prior_are_the_prior(generator):
+    batch = some_masks(generator, 3)
+    op, choices = prior_logits(Prior(), batch)
+    plain = packed({head: torch.zeros_like(logits) for head, logits in some_logits(generator, 3).items()})
+    distribution = ActionDistribution(replace(plain, op=plain.op + op, choices=0.0 * plain.choices + choices), batch)
+    assert distribution.distance_from(prior_tables(Prior(), batch)).abs().max() < 1e-5
 
 
 @given(seeds)
 def test_gaps_are_between_the_first_and_the_second_legal_value(generator):
     batch, logits = some_masks(generator), some_logits(generator)
-    gaps, could = ActionDistribution(logits, batch).gaps()
+    gaps, could = ActionDistribution(packed(logits), batch).gaps()
     for column, head in enumerate(HEADS):
         contexts = {a[:2]: a for a in every_action(batch) if matters(head, Op(a[0]))}
         rows = {str(chances): chances for a in contexts.values() if len(chances := by_hand(logits, batch, a)[head]) > 1}
@@ -212,7 +234,7 @@ def test_illegal_values_get_no_gradient_and_no_gradient_is_nan():
     generator = torch.Generator().manual_seed(1)
     batch = some_masks(generator, 40)
     logits = {head: tensor.requires_grad_() for head, tensor in some_logits(generator, 40).items()}
-    distribution = ActionDistribution(logits, batch, Exploration(op=0.01))
+    distribution = ActionDistribution(packed(logits), batch, Exploration(op=0.01))
     scores = distribution.score(distribution.sample(uniforms(0, range(40), 0)))
     distance = distribution.distance_from(prior_tables(Prior(), batch))
     (scores.log_probs + scores.entropies + distance).sum().backward()
@@ -227,7 +249,7 @@ def test_illegal_values_get_no_gradient_and_no_gradient_is_nan():
 def test_padding_can_only_wait_and_counts_for_nothing():
     batch = ObservationBatch.padding((3,), SLOTS, BLUEPRINTS)
     logits = {head: tensor.requires_grad_() for head, tensor in some_logits(torch.Generator().manual_seed(2), 3).items()}
-    distribution = ActionDistribution(logits, batch, Exploration(op=0.01))
+    distribution = ActionDistribution(packed(logits), batch, Exploration(op=0.01))
     actions = distribution.sample(uniforms(0, range(3), 0))
     scores, distance = distribution.score(actions), distribution.distance_from(prior_tables(Prior(), batch))
     assert actions.tolist() == [[Masks.idle(head) for head in HEADS]] * 3
@@ -241,5 +263,5 @@ def test_which_head_matters_is_what_the_table_says():
     batch = ObservationBatch.padding((len(Op),), SLOTS, BLUEPRINTS)
     actions = torch.zeros(len(Op), len(HEADS), dtype=torch.int64)
     actions[:, 0] = torch.arange(len(Op))
-    scores = ActionDistribution(some_logits(torch.Generator().manual_seed(3), len(Op)), batch).score(actions)
+    scores = ActionDistribution(packed(some_logits(torch.Generator().manual_seed(3), len(Op))), batch).score(actions)
     assert scores.matters.tolist() == [[matters(head, op) for head in HEADS] for op in Op]

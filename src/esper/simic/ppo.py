@@ -19,13 +19,12 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from esper.leyline.actions import Head
 from esper.leyline.config import Range, check_ranges
 from esper.simic.learning import Tally, UpdateMetrics, critic_figures, mean_of, policy_figures
 from esper.simic.popart import follow_returns
 from esper.simic.rollout import Rollout
 from esper.tamiyo.batch import HEADS, ObservationBatch
-from esper.tamiyo.heads import ActionDistribution, Exploration, prior_tables
+from esper.tamiyo.heads import ActionDistribution, Exploration, PriorTables, prior_tables
 from esper.tamiyo.policy import Policy, reset_heads
 from esper.tamiyo.prior import Prior
 
@@ -187,15 +186,13 @@ class Lesson:
     """Normalised values when the actions were drawn."""
     weight: Tensor
     """What each step counts in its minibatch's loss: the same for all, whichever minibatch they are in; 0 in padding."""
-    prior: dict[Head, Tensor]
+    prior: PriorTables
     exploration: Exploration | None
 
     def part(self, hosts: Tensor) -> Lesson:
         """Some of the hosts."""
-        names = ("batch", "actions", "log_prob", "advantage", "target", "value", "weight")
-        # Heads whose values are always legal have one prior for all.
-        prior = {head: table if table.dim() == 2 else table[hosts] for head, table in self.prior.items()}
-        return replace(self, prior=prior, **{name: getattr(self, name)[hosts] for name in names})
+        names = ("batch", "actions", "log_prob", "advantage", "target", "value", "weight", "prior")
+        return replace(self, **{name: getattr(self, name)[hosts] for name in names})
 
 
 def make_optimizer(policy: Policy, config: PPOConfig) -> torch.optim.Optimizer:

@@ -1,18 +1,19 @@
 """The distribution over decisions: eight heads, chosen in order, masked so that whatever is drawn is legal.
 
-The op is drawn first, the slot given the op, and each of the other heads given both. A head has a small number of contexts, the
-values that the heads before it can take: one for op, six (the ops) for slot, and ops times slots for the others. All of them are
-worked out at once as a table [..., contexts, values]. So the object that draws an action also gives the probability of any other,
-can be held against a prior wherever a head could matter, and can be compared with another policy exactly.
+The op is drawn first, the slot given the op, and the other heads, the choices, given both. A head has a small number of contexts, the
+values that the heads before it can take: one for op, six (the ops) for slot, and for the choices each slot with each op for which they
+matter. The network gives the logits of all contexts at once. So the object that draws an action also gives the probability of any
+other, can be held against a prior wherever a head could matter, and can be compared with another policy exactly.
 
+Heads are handled in three blocks, op, slot and choices, because a tensor operation costs more than the few numbers it is made for.
 Which head matters for which op is read from HEADS_FOR_OP and from nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated
 
 import numpy as np
@@ -29,16 +30,31 @@ from esper.tamiyo.prior import Prior
 ILLEGAL = -1e30
 """Log-probability of an illegal value: its probability is exactly 0, and 0 times it is 0, which minus infinity would make a NaN."""
 
+LEAST_CHANCE = 1e-9
+"""What a prior that rules something out is taken to grant it, so that the policy can still learn otherwise."""
+
 OPS_OF: dict[Head, tuple[Op, ...]] = {head: tuple(op for op in Op if head in HEADS_FOR_OP[op]) for head in Head}
 """For each head the ops for which it matters."""
 
-CHOICE_HEADS: tuple[Head, ...] = tuple(head for head in Head if head not in (Head.OP, Head.SLOT))
+CHOICES: tuple[Head, ...] = HEADS[2:]
 """The heads that are drawn last, given op and slot."""
 
-CHOICE_OPS: tuple[Op, ...] = tuple(op for op in Op if any(op in OPS_OF[head] for head in CHOICE_HEADS))
-"""The ops for which one of them matters."""
+PAIRS: tuple[tuple[Head, Op], ...] = tuple((head, op) for head in CHOICES for op in OPS_OF[head])
+"""Each choice with each op for which it matters: with the slots, the contexts of the choices."""
+
+MOST_PARAMETERS = max(len(PARAMETERS[head]) for head in CHOICES if head in PARAMETERS)
 
 Share = Annotated[float, Range(0.0, 0.5)]
+
+
+def choice_size(head: Head, blueprints: int) -> int:
+    """Values of a choice."""
+    return blueprints if head is Head.BLUEPRINT else len(PARAMETERS[head])
+
+
+def choice_width(blueprints: int) -> int:
+    """Values of the largest choice; the others are padded to it."""
+    return max(blueprints, MOST_PARAMETERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +79,15 @@ class Exploration:
         return cls(op=forced_acts / (steps * (len(Op) - 1)), choices=choices)
 
     def mix(self, head: Head, log_p: Tensor, mask: Tensor) -> Tensor:
-        """log pi' of log pi [..., values]. At most half of the chances is given away, however many values are legal."""
+        """log pi' of log pi [..., values]. At most half of the chances is given away, however many values are legal.
+
+        All choices are mixed at once, as Head.BLUEPRINT.
+        """
         eps = self.op if head is Head.OP else self.choices
         if eps == 0.0:
             return log_p
         legal = mask.sum(dim=-1, keepdim=True).clamp(min=1)
-        share = (0.5 / legal).clamp(max=eps)
+        share = (0.5 / legal.to(log_p.dtype)).clamp(max=eps)
         # No chance is below eps, so the logarithm loses nothing by being taken last, and its gradient stays finite.
         return (log_p.exp() * (1.0 - legal * share) + share).log().masked_fill(~mask, ILLEGAL)
 
@@ -79,17 +98,15 @@ def masked_log_softmax(logits: Tensor, mask: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Table:
-    """One head's distribution in each of its contexts. C: contexts, K: values."""
+class HeadLogits:
+    """What the network says. S: slots; P: PAIRS; K: choice_width."""
 
-    log_p: Tensor
-    """[..., C, K]: the policy's own."""
-    acting: Tensor
-    """[..., C, K]: the one that actions are drawn from, with exploration."""
-    mask: Tensor
-    """bool [..., C, K], or [1, K] where it is the same everywhere: legal values."""
-    reachable: Tensor
-    """bool [..., C]: contexts that a legal choice of the heads before can lead to, and in which this head matters."""
+    op: Tensor
+    """[..., 6]."""
+    slot: Tensor
+    """[..., 6, S]."""
+    choices: Tensor
+    """[..., S, P, K]; whatever stands behind a head's own values is not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -116,143 +133,228 @@ class Scores:
         return self.entropies / self.legal.clamp(min=2).to(self.entropies.dtype).log()
 
 
-class ActionDistribution:
-    """The distribution over actions of each host (and step) of a batch.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Table:
+    """One head's distribution in each of its contexts: C is 1 for op, 6 for slot, and ops of the head times S for the choices."""
 
-    It is worked out in double precision: the log-probability of an action is a sum of up to eight, and a ratio of two of them is to
-    be 1 within 1e-6 when nothing has changed.
+    log_p: Tensor
+    """[..., C, K]: the policy's own."""
+    acting: Tensor
+    """[..., C, K]: the one that actions are drawn from, with exploration."""
+    mask: Tensor
+    """bool [..., C, K]: legal values."""
+    reachable: Tensor
+    """bool [..., C]: contexts that a legal choice of the heads before can lead to, and in which this head matters."""
 
-    logits: for op [..., 6], for slot [..., 6, S], for the others [..., ops of the head, S, values].
+
+class Block:
+    """Heads that are drawn together: logits [..., C, K] of their contexts C, and what is legal.
+
+    Worked out in double precision: the log-probability of an action is a sum of up to eight, and the ratio of two of them is to be 1
+    within 1e-6 when nothing has changed.
     """
 
-    def __init__(self, logits: Mapping[Head, Tensor], batch: ObservationBatch, explore: Exploration | None = None) -> None:
-        self.slot_count = batch.slot_count
-        self.tables = {head: self._table(head, logits[head].double(), batch, explore) for head in HEADS}
+    def __init__(self, head: Head, logits: Tensor, mask: Tensor, reachable: Tensor, explore: Exploration | None) -> None:
+        self.head, self.logits, self.mask, self.reachable, self.explore = head, logits, mask, reachable, explore
 
-    def _table(self, head: Head, logits: Tensor, batch: ObservationBatch, explore: Exploration | None) -> Table:
-        if head is Head.OP:
-            logits, mask = logits.unsqueeze(-2), batch.op_mask.unsqueeze(-2)
-            reachable = torch.ones_like(mask[..., 0])
-        elif head is Head.SLOT:
-            mask = batch.slot_mask
-            reachable = batch.op_mask & _matters_table(mask.device)[:, HEADS.index(head)]
-        else:
-            logits = logits.flatten(-3, -2)
-            # Where all values are always legal, one row serves every context.
-            free = torch.ones(1, logits.shape[-1], dtype=torch.bool, device=logits.device)
-            mask = torch.cat([batch.blueprint_mask for _ in OPS_OF[head]], dim=-2) if head is Head.BLUEPRINT else free
-            reachable = torch.cat([batch.op_mask[..., op, None] & batch.slot_mask[..., op, :] for op in OPS_OF[head]], dim=-1)
-        log_p = masked_log_softmax(logits, mask)
-        return Table(log_p=log_p, acting=log_p if explore is None else explore.mix(head, log_p, mask), mask=mask, reachable=reachable)
+    @cached_property
+    def log_p(self) -> Tensor:
+        """[..., C, K]: the policy's own log-probabilities."""
+        return masked_log_softmax(self.logits.double(), self.mask)
+
+    @cached_property
+    def acting(self) -> Tensor:
+        """[..., C, K]: those that actions are drawn from."""
+        return self._mixed(self.log_p, self.mask)
+
+    def rows(self, contexts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """log_p, acting and mask, each [..., n, K], of contexts [..., n] alone."""
+        index = contexts.unsqueeze(-1).expand(*contexts.shape, self.logits.shape[-1])
+        mask = self.mask.gather(-2, index)
+        log_p = masked_log_softmax(self.logits.gather(-2, index).double(), mask)
+        return log_p, self._mixed(log_p, mask), mask
+
+    def table(self) -> Table:
+        """All of it."""
+        return Table(log_p=self.log_p, acting=self.acting, mask=self.mask, reachable=self.reachable)
+
+    def _mixed(self, log_p: Tensor, mask: Tensor) -> Tensor:
+        return log_p if self.explore is None else self.explore.mix(self.head, log_p, mask)
+
+
+class ActionDistribution:
+    """The distribution over actions of each host (and step) of a batch."""
+
+    def __init__(self, logits: HeadLogits, batch: ObservationBatch, explore: Exploration | None = None) -> None:
+        known = _tables(logits.op.device)
+        op_mask, slot_mask = batch.op_mask, batch.slot_mask
+        self.op = Block(Head.OP, logits.op.unsqueeze(-2), op_mask.unsqueeze(-2), torch.ones_like(op_mask[..., :1]), explore)
+        self.slot = Block(Head.SLOT, logits.slot, slot_mask, op_mask & known.matters[:, 1], explore)
+        self.slot_count, self.blueprints = batch.slot_count, batch.blueprint_mask.shape[-1]
+        # A pair can be reached in the slots that its op may name: [..., S, P].
+        reachable = (slot_mask & op_mask.unsqueeze(-1))[..., known.pair_op, :].transpose(-1, -2)
+        mask = _choice_mask(batch.blueprint_mask, logits.choices.shape[-1])
+        self.choices = Block(Head.BLUEPRINT, logits.choices.flatten(-3, -2), mask.flatten(-3, -2), reachable.flatten(-2), explore)
+        self._known = known
 
     # Drawing and scoring
 
     def sample(self, uniforms: Tensor) -> Tensor:
         """Actions int64 [..., 8] from numbers [..., 8] in [0, 1), one for each head, so that what a host draws depends on it alone."""
-        tables = {head: table.acting for head, table in self.tables.items()}
-        return self._choose(tables, lambda row, column: _inverse_cdf(row, uniforms[..., column]))
+        return self._choose(uniforms)
 
     def mode(self) -> Tensor:
         """Actions int64 [..., 8]: the likeliest value of each head in its turn, exploration left out."""
-        tables = {head: table.log_p for head, table in self.tables.items()}
-        return self._choose(tables, lambda row, column: row.argmax(dim=-1))
+        return self._choose(None)
 
-    def _choose(self, tables: Mapping[Head, Tensor], pick: Callable[[Tensor, int], Tensor]) -> Tensor:
-        """Head by head: `pick` gets a row [..., values] of log-probabilities and the head's column."""
-        op = pick(tables[Head.OP].squeeze(-2), 0)
-        matters, rows = _matters_table(op.device)[op], _rows_table(op.device)[op]
-        slot = pick(_row(tables[Head.SLOT], op), 1)
-        slot = torch.where(matters[..., 1], slot, Masks.idle(Head.SLOT))
-        chosen = [op, slot]
-        for column, head in enumerate(HEADS[2:], start=2):
-            value = pick(_row(tables[head], rows[..., column] * self.slot_count + slot), column)
-            chosen.append(torch.where(matters[..., column], value, Masks.idle(head)))
-        return torch.stack(chosen, dim=-1)
+    def _choose(self, uniforms: Tensor | None) -> Tensor:
+        def pick(block: Block, contexts: Tensor, columns: slice) -> Tensor:
+            log_p, acting, _ = block.rows(contexts)
+            return log_p.argmax(dim=-1) if uniforms is None else _inverse_cdf(acting, uniforms[..., columns])
+
+        op = pick(self.op, torch.zeros_like(self.op.reachable, dtype=torch.int64), slice(0, 1))
+        slot = pick(self.slot, op, slice(1, 2))
+        matters = self._known.matters[op.squeeze(-1)]
+        slot = torch.where(matters[..., 1:2], slot, Masks.idle(Head.SLOT))
+        choices = pick(self.choices, self._choice_contexts(op, slot), slice(2, None))
+        return torch.where(matters, torch.cat([op, slot, choices], dim=-1), self._known.idle)
 
     def score(self, actions: Tensor) -> Scores:
         """What the distribution says of actions [..., 8]."""
-        op, slot = actions[..., 0], actions[..., 1]
-        matters, rows = _matters_table(op.device)[op], _rows_table(op.device)[op]
-        # What stands in where a head does not matter may be out of its table's range.
+        op, slot = actions[..., :1], actions[..., 1:2]
+        matters = self._known.matters[op.squeeze(-1)]
+        # What stands in where a head does not matter may be out of its range.
         values = torch.where(matters, actions, 0)
+        contexts = (torch.zeros_like(op), op, self._choice_contexts(op, slot))
         log_probs, entropies, legal = [], [], []
-        for column, (head, table) in enumerate(self.tables.items()):
-            context = torch.zeros_like(op) if head is Head.OP else op if head is Head.SLOT else rows[..., column] * self.slot_count + slot
-            log_p = _row(table.log_p, context)
-            place = (context * log_p.shape[-1] + values[..., column]).unsqueeze(-1)
-            log_probs.append(table.acting.flatten(-2).gather(-1, place).squeeze(-1))
+        for block, at, own in zip(self._blocks, contexts, (values[..., :1], values[..., 1:2], values[..., 2:]), strict=True):
+            log_p, acting, mask = block.rows(at)
+            log_probs.append(acting.gather(-1, own.unsqueeze(-1)).squeeze(-1))
             entropies.append(-(log_p.exp() * log_p).sum(dim=-1))
-            legal.append(_row(table.mask.expand(table.log_p.shape), context).sum(dim=-1))
+            legal.append(mask.sum(dim=-1))
         return Scores(
-            log_probs=torch.where(matters, torch.stack(log_probs, dim=-1), 0.0),
-            entropies=torch.where(matters, torch.stack(entropies, dim=-1), 0.0),
-            legal=torch.where(matters, torch.stack(legal, dim=-1), 0),
+            log_probs=torch.where(matters, torch.cat(log_probs, dim=-1), 0.0),
+            entropies=torch.where(matters, torch.cat(entropies, dim=-1), 0.0),
+            legal=torch.where(matters, torch.cat(legal, dim=-1), 0),
             matters=matters,
         )
 
-    # Whole tables
+    # Everything that could be drawn
 
     def divergence(self, before: ActionDistribution) -> Tensor:
         """[..., 8]: KL(before || this) of what actions are drawn from, exact. Their sum is the divergence of the joint distributions.
 
         Each head's is the mean over its contexts, by how likely `before` was to get there.
         """
-        columns = []
-        for head in HEADS:
-            old, new = before.tables[head].acting, self.tables[head].acting
-            columns.append((before._arrival(head) * (old.exp() * (old - new)).sum(dim=-1)).sum(dim=-1))
-        return torch.stack(columns, dim=-1)
+        ops = before.op.acting.exp().squeeze(-2)
+        pairs = (ops.unsqueeze(-1) * before.slot.acting.exp())[..., self._known.pair_op, :].transpose(-1, -2).flatten(-2)
+        arrivals = (torch.ones_like(ops[..., :1]), ops, pairs)
+        parts = []
+        for old, new, arrival in zip(before._blocks, self._blocks, arrivals, strict=True):
+            distance = (old.acting.exp() * (old.acting - new.acting)).sum(dim=-1)
+            parts.append(torch.where(old.reachable, arrival * distance, 0.0))
+        return self._by_head(*parts)
 
-    def distance_from(self, prior: Mapping[Head, Tensor]) -> Tensor:
+    def distance_from(self, prior: PriorTables) -> Tensor:
         """[..., 8]: KL(prior || policy) of each head, without exploration: its mean over the contexts in which the head could matter.
 
         Its gradient with respect to a head's logits is policy minus prior, which does not vanish however far apart they are.
         """
-        columns = []
-        for head in HEADS:
-            table, chances = self.tables[head], prior[head]
-            distance = (torch.special.xlogy(chances, chances) - chances * table.log_p).sum(dim=-1)
-            columns.append(_mean_where(distance, table.reachable))
-        return torch.stack(columns, dim=-1)
+        parts, counts = [], []
+        for block, chances, entropy in zip(self._blocks, prior.chances, prior.negative_entropies, strict=True):
+            parts.append(torch.where(block.reachable, entropy - (chances * block.log_p).sum(dim=-1), 0.0))
+            counts.append(block.reachable.double())
+        return self._by_head(*parts) / self._by_head(*counts).clamp(min=1.0)
 
     def gaps(self) -> tuple[Tensor, Tensor]:
         """[..., 8] each: how far the likeliest value lies above the next one, in nats, and whether a context with a choice is reachable."""
-        columns, could = [], []
-        for head in HEADS:
-            table = self.tables[head]
-            free = table.reachable & (table.mask.sum(dim=-1) > 1)
-            if table.log_p.shape[-1] > 1:
-                first, second = table.log_p.topk(2, dim=-1).values.unbind(dim=-1)
-                columns.append(_mean_where(first - second, free))
-            else:
-                columns.append(torch.zeros_like(free[..., 0], dtype=table.log_p.dtype))
-            could.append(free.any(dim=-1))
-        return torch.stack(columns, dim=-1), torch.stack(could, dim=-1)
+        parts, counts = [], []
+        for block in self._blocks:
+            free = block.reachable & (block.mask.sum(dim=-1) > 1)
+            top = block.log_p.topk(min(2, block.log_p.shape[-1]), dim=-1).values
+            parts.append(torch.where(free, top[..., 0] - top[..., -1], 0.0))
+            counts.append(free.double())
+        total = self._by_head(*counts)
+        return self._by_head(*parts) / total.clamp(min=1.0), total > 0.0
 
     def op_probabilities(self) -> Tensor:
         """[..., 6]: the policy's own chance of each op."""
-        return self.tables[Head.OP].log_p.squeeze(-2).exp()
+        return self.op.log_p.squeeze(-2).exp()
 
-    def _arrival(self, head: Head) -> Tensor:
-        """[..., C]: the chance that an action drawn from this gets to each context of a head."""
-        if head is Head.OP:
-            return torch.ones_like(self.tables[head].acting[..., 0])
-        ops = self.tables[Head.OP].acting.squeeze(-2).exp()
-        if head is Head.SLOT:
-            return torch.where(self.tables[head].reachable, ops, 0.0)
-        wanted = list(OPS_OF[head])
-        chances = ops[..., wanted, None] * self.tables[Head.SLOT].acting[..., wanted, :].exp()
-        return torch.where(self.tables[head].reachable, chances.flatten(-2), 0.0)
+    @cached_property
+    def tables(self) -> dict[Head, Table]:
+        """Each head by itself, to look into."""
+        tables = {Head.OP: self.op.table(), Head.SLOT: self.slot.table()}
+        for head in CHOICES:
+            pairs = [place for place, (each, _) in enumerate(PAIRS) if each is head]
+            size = choice_size(head, self.blueprints)
+
+            def own(values: Tensor, pairs: list[int] = pairs) -> Tensor:
+                """Contexts of this head, those of its first op first: [..., ops * S, K] of [..., S * P, K]."""
+                return values.unflatten(-2, (-1, len(PAIRS)))[..., pairs, :].transpose(-3, -2).flatten(-3, -2)
+
+            whole = self.choices.table()
+            log_p, acting, mask = (own(each)[..., :size] for each in (whole.log_p, whole.acting, whole.mask))
+            tables[head] = Table(log_p=log_p, acting=acting, mask=mask, reachable=own(whole.reachable.unsqueeze(-1)).squeeze(-1))
+        return tables
+
+    @property
+    def _blocks(self) -> tuple[Block, Block, Block]:
+        return self.op, self.slot, self.choices
+
+    def _choice_contexts(self, op: Tensor, slot: Tensor) -> Tensor:
+        """int64 [..., 6]: the context of each choice after op and slot [..., 1]; any of them where it does not matter."""
+        return slot * len(PAIRS) + self._known.pair_of[op.squeeze(-1)]
+
+    def _by_head(self, op: Tensor, slot: Tensor, choices: Tensor) -> Tensor:
+        """[..., 8]: sums over the contexts of each head of figures [..., C]."""
+        of_pairs = choices.unflatten(-1, (-1, len(PAIRS))).sum(dim=-2)
+        return torch.cat([op.sum(dim=-1, keepdim=True), slot.sum(dim=-1, keepdim=True), of_pairs @ self._known.pair_head], dim=-1)
 
 
-def prior_tables(prior: Prior, batch: ObservationBatch) -> dict[Head, Tensor]:
-    """The prior's chances for each head, of a shape that goes with the head's table: [..., C or 1, K]."""
-    masks = {Head.OP: batch.op_mask.unsqueeze(-2), Head.SLOT: batch.slot_mask, Head.BLUEPRINT: batch.blueprint_mask}
-    tables = {}
-    for head in HEADS:
-        mask = masks[head].cpu().numpy() if head in masks else np.ones((1, len(PARAMETERS[head])), dtype=np.bool_)
-        tables[head] = torch.from_numpy(prior.probabilities(head, mask)).to(batch.host.device)
-    return tables
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PriorTables:
+    """A prior's chances in every context of the blocks op, slot and choices."""
+
+    chances: tuple[Tensor, Tensor, Tensor]
+    """[..., C, K] each."""
+    negative_entropies: tuple[Tensor, Tensor, Tensor]
+    """[..., C] each: the sum of p log p."""
+
+    def __getitem__(self, hosts: Tensor) -> PriorTables:
+        """Those of some hosts."""
+        op, slot, choices = (each[hosts] for each in self.chances)
+        of_op, of_slot, of_choices = (each[hosts] for each in self.negative_entropies)
+        return PriorTables(chances=(op, slot, choices), negative_entropies=(of_op, of_slot, of_choices))
+
+
+def prior_tables(prior: Prior, batch: ObservationBatch) -> PriorTables:
+    """What a prior says of a batch."""
+    device, shape = batch.host.device, (*batch.shape, batch.slot_count)
+    choices = torch.zeros(*shape, len(PAIRS), choice_width(batch.blueprint_mask.shape[-1]), dtype=torch.float64, device=device)
+    for place, (head, _) in enumerate(PAIRS):
+        legal = batch.blueprint_mask.cpu().numpy() if head is Head.BLUEPRINT else np.ones(len(PARAMETERS[head]), dtype=np.bool_)
+        chances = torch.from_numpy(prior.probabilities(head, legal)).to(device)
+        choices[..., place, : chances.shape[-1]] = chances
+    op, slot = (
+        torch.from_numpy(prior.probabilities(head, mask.cpu().numpy())).to(device)
+        for head, mask in ((Head.OP, batch.op_mask.unsqueeze(-2)), (Head.SLOT, batch.slot_mask))
+    )
+    choices = choices.flatten(-3, -2)
+    of_op, of_slot, of_choices = (torch.special.xlogy(each, each).sum(dim=-1) for each in (op, slot, choices))
+    return PriorTables(chances=(op, slot, choices), negative_entropies=(of_op, of_slot, of_choices))
+
+
+def prior_logits(prior: Prior, batch: ObservationBatch) -> tuple[Tensor, Tensor]:
+    """What to add to logits so that 0 stands for the prior: for op [..., 6], and for the choices [P, K]. Slots are all alike to it."""
+    device, chances = batch.host.device, prior.probabilities(Head.OP, batch.op_mask.cpu().numpy())
+    choices = np.ones((len(PAIRS), choice_width(batch.blueprint_mask.shape[-1])))
+    for place, (head, _) in enumerate(PAIRS):
+        if head is not Head.BLUEPRINT:
+            own = prior.probabilities(head, np.ones(len(PARAMETERS[head]), dtype=np.bool_))
+            choices[place, : len(own)] = own
+    op, others = (torch.from_numpy(np.log(np.maximum(each, LEAST_CHANCE))).to(device, torch.float32) for each in (chances, choices))
+    return op, others
 
 
 def uniforms(seed: int, hosts: Sequence[int], step: int) -> Tensor:
@@ -260,36 +362,51 @@ def uniforms(seed: int, hosts: Sequence[int], step: int) -> Tensor:
     return torch.from_numpy(np.stack([random_stream(seed, host, step, "policy").random(len(HEADS)) for host in hosts]))
 
 
-@cache
-def _matters_table(device: torch.device) -> Tensor:
-    """bool [6, 8]: HEADS_FOR_OP as a tensor."""
-    # Made outside of inference mode, whoever asks first: it is used in training too.
-    with torch.inference_mode(False):
-        return torch.tensor([[head in HEADS_FOR_OP[op] for head in HEADS] for op in Op], device=device)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Tables:
+    """HEADS_FOR_OP and what follows from it, as tensors."""
+
+    matters: Tensor
+    """bool [6, 8]: whether a head matters for an op."""
+    idle: Tensor
+    """int64 [8]: what stands in where a head does not matter."""
+    pair_of: Tensor
+    """int64 [6, choices]: the pair of an op and a choice; 0 where the choice does not matter."""
+    pair_op: Tensor
+    """int64 [P]: the op of each pair."""
+    pair_head: Tensor
+    """float64 [P, choices]: 1 where a pair is of that choice."""
 
 
 @cache
-def _rows_table(device: torch.device) -> Tensor:
-    """int64 [6, 8]: the place of each op among those for which a head matters; 0 where it does not."""
+def _tables(device: torch.device) -> _Tables:
+    # Made outside of inference mode, whoever asks first: they are used in training too.
     with torch.inference_mode(False):
-        return torch.tensor([[OPS_OF[head].index(op) if op in OPS_OF[head] else 0 for head in HEADS] for op in Op], device=device)
+        return _Tables(
+            matters=torch.tensor([[head in HEADS_FOR_OP[op] for head in HEADS] for op in Op], device=device),
+            idle=torch.tensor([Masks.idle(head) for head in HEADS], device=device),
+            pair_of=torch.tensor([[PAIRS.index((head, op)) if (head, op) in PAIRS else 0 for head in CHOICES] for op in Op], device=device),
+            pair_op=torch.tensor([int(op) for _, op in PAIRS], device=device),
+            pair_head=torch.tensor([[float(head is each) for each in CHOICES] for head, _ in PAIRS], dtype=torch.float64, device=device),
+        )
 
 
-def _row(table: Tensor, context: Tensor) -> Tensor:
-    """[..., K] of a table [..., C, K] at a context [...]."""
-    index = context[..., None, None].expand(*context.shape, 1, table.shape[-1])
-    return table.gather(-2, index).squeeze(-2)
+def _choice_mask(blueprint_mask: Tensor, width: int) -> Tensor:
+    """bool [..., S, P, K]: the legal values of each pair in each slot, from what can grow there [..., S, B]."""
+    blueprints = blueprint_mask.shape[-1]
+    columns = torch.arange(width, device=blueprint_mask.device)
+    own = torch.stack([columns < choice_size(head, blueprints) for head, _ in PAIRS])
+    mask = own.expand(*blueprint_mask.shape[:-1], *own.shape).clone()
+    for place, (head, _) in enumerate(PAIRS):
+        if head is Head.BLUEPRINT:
+            mask[..., place, :blueprints] = blueprint_mask
+    return mask
 
 
 def _inverse_cdf(log_p: Tensor, uniform: Tensor) -> Tensor:
     """int64 [...]: the first value at which the summed chances exceed the uniform number. One of chance 0 is never drawn."""
-    summed = log_p.double().exp().cumsum(dim=-1)
+    summed = log_p.exp().cumsum(dim=-1)
     total = summed[..., -1:]
     # Rounding may bring the product up to the total, which no sum exceeds.
     aim = torch.minimum(uniform.double().unsqueeze(-1) * total, torch.nextafter(total, torch.zeros_like(total)))
     return (summed > aim).int().argmax(dim=-1)
-
-
-def _mean_where(values: Tensor, where: Tensor) -> Tensor:
-    """Mean over the last dimension of what is marked; 0 where nothing is."""
-    return torch.where(where, values, 0.0).sum(dim=-1) / where.sum(dim=-1).clamp(min=1)

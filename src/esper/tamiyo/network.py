@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Annotated, Any
 
 import torch
@@ -19,11 +20,13 @@ from esper.leyline.config import Range, check_ranges
 from esper.leyline.errors import ConfigError
 from esper.leyline.observation import OBSERVATION
 from esper.tamiyo.batch import ObservationBatch
-from esper.tamiyo.heads import CHOICE_HEADS, CHOICE_OPS, ILLEGAL, OPS_OF
-from esper.tamiyo.masks import PARAMETERS
+from esper.tamiyo.heads import CHOICES, ILLEGAL, PAIRS, HeadLogits, choice_size, choice_width
 from esper.tamiyo.prior import Prior
 
 Size = Annotated[int, Range(1)]
+
+CHOICE_OPS: tuple[Op, ...] = tuple(sorted({op for _, op in PAIRS}))
+"""The ops for which more than a slot is to be chosen."""
 
 CHECKPOINT_STEPS = 32
 """Steps of an episode between the memories that are kept when the LSTM is checkpointed."""
@@ -149,6 +152,8 @@ class Trunk(nn.Module):
 class Heads(nn.Module):
     """The actor's features to the logits of the eight heads, in every context at once."""
 
+    columns: Tensor
+
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         hidden, width = config.hidden, config.slot_width
@@ -159,23 +164,25 @@ class Heads(nn.Module):
         self.from_op = nn.Linear(config.op_embedding, width, bias=False)
         self.from_slot = nn.Linear(width, width, bias=False)
         self.norm = nn.LayerNorm(width)
-        self.sizes = {head: len(PARAMETERS[head]) if head in PARAMETERS else len(config.blueprints) for head in CHOICE_HEADS}
-        self.choices = nn.ModuleDict({head.value: nn.Linear(width, size) for head, size in self.sizes.items()})
+        sizes = {head: choice_size(head, len(config.blueprints)) for head in CHOICES}
+        self.choices = nn.ModuleDict({head.value: nn.Linear(width, size) for head, size in sizes.items()})
+        # Where the values of each pair of head and op, padded to one width, stand among those of all heads for all ops.
+        starts = dict(zip(CHOICES, accumulate(sizes.values(), initial=0), strict=False))
+        firsts = [(CHOICE_OPS.index(op) * sum(sizes.values()) + starts[head], sizes[head] - 1) for head, op in PAIRS]
+        columns = [first + min(value, last) for first, last in firsts for value in range(choice_width(len(config.blueprints)))]
+        self.register_buffer("columns", torch.tensor(columns), persistent=False)
 
-    def forward(self, features: Tensor, slots: Tensor) -> dict[Head, Tensor]:
-        """[..., hidden] and [..., S, W] to logits of the shapes that ActionDistribution wants."""
+    def forward(self, features: Tensor, slots: Tensor) -> HeadLogits:
+        """From features [..., hidden] and those of the slots [..., S, W]."""
         ops = self.op_embedding.weight
-        logits = {Head.OP: self.op(features), Head.SLOT: self.slot(features, slots, ops)}
-        # Host, op and slot are added before the non-linearity, so that each goes through its layer once: [..., ops, S, W].
-        host, op = self.from_host(features)[..., None, None, :], self.from_op(ops[list(CHOICE_OPS)]).unsqueeze(-2)
-        context = self.norm(host + op + self.from_slot(slots).unsqueeze(-3)).relu()
+        # Host, op and slot are added before the non-linearity, so that each goes through its layer once: [..., S, ops, W].
+        host, op = self.from_host(features)[..., None, None, :], self.from_op(ops[list(CHOICE_OPS)])
+        context = self.norm(host + op + self.from_slot(slots).unsqueeze(-2)).relu()
         # One product for all heads: many small ones would take longer.
-        parts = [self.choices[head.value] for head in CHOICE_HEADS]
+        parts = [self.choices[head.value] for head in CHOICES]
         weight, bias = (torch.cat([part.get_parameter(name) for part in parts]) for name in ("weight", "bias"))
-        columns = nn.functional.linear(context, weight, bias).split(list(self.sizes.values()), dim=-1)
-        for head, values in zip(CHOICE_HEADS, columns, strict=True):
-            logits[head] = torch.stack([values[..., CHOICE_OPS.index(op), :, :] for op in OPS_OF[head]], dim=-3)
-        return logits
+        values = nn.functional.linear(context, weight, bias).flatten(-2).index_select(-1, self.columns)
+        return HeadLogits(op=self.op(features), slot=self.slot(features, slots, ops), choices=values.unflatten(-1, (len(PAIRS), -1)))
 
     def part(self, head: Head) -> nn.Module:
         """The layers that belong to one head alone."""

@@ -8,17 +8,16 @@ used, and none can go stale.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from esper.leyline.actions import ALPHA_TARGETS, Head
+from esper.leyline.actions import Head
 from esper.leyline.errors import unknown
 from esper.tamiyo.batch import ObservationBatch
-from esper.tamiyo.heads import ActionDistribution, Exploration, Scores
+from esper.tamiyo.heads import ActionDistribution, Exploration, HeadLogits, Scores, prior_logits
 from esper.tamiyo.network import HIDDEN_GAIN, VALUE_GAIN, Heads, Memory, PolicyConfig, Trunk, ValueHead, initialise, initialise_head
 
 
@@ -131,17 +130,13 @@ class Policy(nn.Module):
         log_prob = distribution.score(actions).log_prob
         return Acted(actions=actions, log_prob=log_prob, value=value, state=PolicyState(actor=actor, critic=critic))
 
-    def _logits(self, features: Tensor, slots: Tensor, batch: ObservationBatch) -> dict[Head, Tensor]:
+    def _logits(self, features: Tensor, slots: Tensor, batch: ObservationBatch) -> HeadLogits:
         """What the heads say, on top of the log-chances of the prior."""
-        logits = self.heads(features, slots)
+        logits: HeadLogits = self.heads(features, slots)
         if self.config.prior is None:
             return logits
-        ops = self.config.prior.probabilities(Head.OP, batch.op_mask.cpu().numpy())
-        targets = self.config.prior.probabilities(Head.ALPHA_TARGET, np.ones(len(ALPHA_TARGETS), dtype=np.bool_))
-        for head, chances in ((Head.OP, ops), (Head.ALPHA_TARGET, targets)):
-            base = torch.from_numpy(np.log(np.maximum(chances, 1e-9))).to(features)
-            logits[head] = logits[head] + base
-        return logits
+        op, choices = prior_logits(self.config.prior, batch)
+        return replace(logits, op=logits.op + op, choices=logits.choices + choices)
 
     # Replaying
 
