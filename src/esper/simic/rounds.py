@@ -10,6 +10,7 @@ import torch
 from esper.leyline.actions import WAIT, Decision
 from esper.leyline.events import Event
 from esper.simic.growth import Environment, Outcome, Start
+from esper.simic.recording import EpisodeRecorder
 from esper.simic.rollout import RolloutBuffer
 from esper.tamiyo import Controller, Observation
 from esper.tamiyo.batch import ObservationBatch, decision_of
@@ -55,12 +56,14 @@ def play_round(
     seed: int,
     explore: Exploration | None,
     buffer: RolloutBuffer | None = None,
+    recorders: Sequence[EpisodeRecorder] = (),
     deterministic: bool = False,
     progress: Progress | None = None,
 ) -> list[Played]:
     """One episode of every start under the policy. Chance comes from (seed, place in the round, step) alone.
 
     buffer: takes what is needed to learn from the round; None when nobody learns.
+    recorders: one for each start, to keep the episodes for imitation and offline learning; none to keep none.
     """
     observations: list[Observation | None] = list(environment.reset(starts))
     played = [Played(start) for start in starts]
@@ -78,12 +81,17 @@ def play_round(
             decisions[row] = decision_of(each.masks, action, policy.config.blueprints)
         if buffer is not None:
             buffer.decided(rows, step, batch, acted)
+        if recorders:
+            for row, each in zip(rows, seen, strict=True):
+                recorders[row].decided(each, decisions[row])
         outcomes = environment.step(decisions)
         ended = []
         for row in rows:
             outcome = outcomes[row]
             assert outcome is not None, f"host {row} has an observation and no outcome"
             played[row].add(decisions[row], outcome)
+            if recorders:
+                recorders[row].earned(outcome.reward.total)
             ended.append(outcome.terminated)
             observations[row] = None if outcome.terminated else outcome.observation
         if buffer is not None:

@@ -24,6 +24,7 @@ from esper.simic.learn_config import LearnConfig
 from esper.simic.learning import UpdateMetrics
 from esper.simic.paired import paired_difference
 from esper.simic.ppo import make_optimizer, update
+from esper.simic.recording import FOLDER, EpisodeRecorder
 from esper.simic.rollout import RolloutBuffer
 from esper.simic.rounds import Played, play_controller, play_round
 from esper.simic.session import versions
@@ -154,6 +155,7 @@ class School:
         began = time.perf_counter()
         starts = self._drawn(self.round)
         self.buffer.clear()
+        recorders = [EpisodeRecorder() for _ in starts] if self.folder is not None else []
         self.played = play_round(
             self.environment,
             self.policy,
@@ -161,6 +163,7 @@ class School:
             seed=stream_seed("round", self.config.seed, self.round) % (1 << 31),
             explore=self.explore,
             buffer=self.buffer,
+            recorders=recorders,
             progress=None if progress is None else lambda done, total: progress(round(self.config.hosts * done / total)),
         )
         between = time.perf_counter()
@@ -168,7 +171,16 @@ class School:
         self.metrics = update(self.policy, self.optimizer, self.buffer.rollout(), self.config.ppo, self.round, generator)
         self.seconds = {"play": between - began, "learn": time.perf_counter() - between}
         self._record()
+        self._keep(recorders)
         self.round += 1
+
+    def _keep(self, recorders: Sequence[EpisodeRecorder]) -> None:
+        """Write the round's episodes, which imitation and offline learning can read."""
+        for row, recorder in enumerate(recorders):
+            assert self.folder is not None
+            played = self.played[row]
+            about = {"task": played.start.task, "seed": played.start.seed, "controller": "ppo", "final": played.final}
+            recorder.save(self.folder / FOLDER / f"round-{self.round:04}-host-{row:03}.safetensors", **about)
 
     def _drawn(self, number: int) -> list[Start]:
         """The hosts of a round: the pool in a new order each time it is used up."""
