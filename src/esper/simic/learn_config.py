@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from esper.leyline.config import Range, check_ranges
 from esper.leyline.reports import GateConfig
 from esper.simic.config import GrowthConfig
-from esper.simic.ppo import PPOConfig, PriorStrength
+from esper.simic.ppo_config import PPOConfig, PriorStrength
 from esper.tolaria.config import TrainingConfig
 
 
