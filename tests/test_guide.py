@@ -1,0 +1,35 @@
+"""Every block of the guide runs, in order, in one session, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+GUIDE = Path(__file__).resolve().parent.parent / "docs/guide.md"
+TEXT = GUIDE.read_text(encoding="utf-8")
+
+AFTERWARDS = """
+assert any(entry.decision.op.name == "GERMINATE" for entry in whole["gardener"].history)
+assert model.report("1").blueprint == "wide_conv"
+assert validate(plain) >= 80.0, validate(plain)
+"""
+"""What the page says has happened."""
+
+
+def test_every_block_runs_in_order(tmp_path):
+    """In a process and a folder of its own: the page registers a blueprint and writes files."""
+    program = "\n".join([*re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL), AFTERWARDS])
+    (tmp_path / "guide.py").write_text(program, encoding="utf-8")
+    command = [sys.executable, "-W", "error::UserWarning:__main__", "guide.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    assert "FOSSILIZE" in done.stdout
+
+
+def test_every_link_leads_to_a_page():
+    linked = re.findall(r"\]\(([^)#]+)", TEXT)
+    assert linked
+    assert [page for page in linked if not (GUIDE.parent / page).is_file()] == []
