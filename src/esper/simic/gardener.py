@@ -217,9 +217,9 @@ class Gardener:
         """The user's evaluation of one configuration. Everyone gets the same random numbers, and the loop's go on as if none were drawn."""
         model = self.model
         devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
-        with torch.random.fork_rng(devices=devices), evaluating(model):  # noqa: SIM117
-            with model.without(*(set(blended) - on)), model.trial(*(on - set(blended))):
-                result = self.evaluate(model)
+        off, tried = set(blended) - on, on - set(blended)
+        with torch.random.fork_rng(devices=devices), evaluating(model), model.without(*off), model.trial(*tried):
+            result = self.evaluate(model)
         return _evaluation(result)
 
     def _isolation(self) -> str:
