@@ -12,8 +12,9 @@ import torch
 
 from esper.leyline import ConfigError, Decision, Head, Op, PolicyError, Stage, UnknownNameError
 from esper.tamiyo.batch import HEADS, ObservationBatch, action_of, decision_of
-from esper.tamiyo.heads import Exploration, uniforms
+from esper.tamiyo.heads import Exploration, prior_tables, uniforms
 from esper.tamiyo.policy import Policy, PolicyConfig, PolicyState, reset_heads
+from esper.tamiyo.prior import Prior
 from tests.tamiyo.samples import BLUEPRINTS, report, seed, tracker
 
 NAMES = ("conv_heavy", "conv_light", "mlp", "norm")
@@ -287,6 +288,18 @@ def test_new_heads_are_nearly_uniform_and_the_value_is_not_nearly_constant():
         assert (chances - 1.0).abs().max() < 0.1
     value, _ = made.value(batch, made.initial_state(64).critic)
     assert 0.1 < value.std() < 3.0
+
+
+def test_a_policy_with_a_prior_starts_as_that_prior_and_replays_as_it_acts():
+    made, episode = policy(prior=Prior(wait=0.8)), hosts(3, steps=5)
+    episode.op_mask[:, :, [Op.ADVANCE, Op.FOSSILIZE]] = False
+    actions, log_prob, _ = played(made, episode)
+    with torch.no_grad():
+        distribution = made.replay(episode)
+    assert distribution.op_probabilities()[..., Op.WAIT].mean().item() == pytest.approx(0.8, abs=0.01)
+    assert distribution.distance_from(prior_tables(Prior(wait=0.8), episode)).max() < 0.01
+    assert distribution.distance_from(prior_tables(Prior(), episode)).max() > 0.02
+    assert torch.allclose(distribution.score(actions).log_prob, log_prob, atol=1e-6)
 
 
 def test_hidden_layers_are_orthogonal_with_gain_root_two():

@@ -15,6 +15,7 @@ from safetensors import safe_open
 from esper.leyline import Head, PolicyError
 from esper.tamiyo import policy_file
 from esper.tamiyo.policy_file import load_policy, read_policy_info, save_policy
+from esper.tamiyo.prior import Prior
 from tests.tamiyo.test_policy import NAMES, hosts, lively
 
 
@@ -31,7 +32,7 @@ def written(path, **changes):
 
 
 def test_a_policy_comes_back_bit_by_bit_with_what_was_told_about_it(tmp_path):
-    made, path = lively(), tmp_path / "policy.safetensors"
+    made, path = lively(prior=Prior(wait=0.8)), tmp_path / "policy.safetensors"
     made.value_head.mean.fill_(3.25)
     trained = {"task": "digits", "rounds": 40, "score": 1.5, "seeds": [1, 2], "note": "é"}
     save_policy(made, path, trained)
