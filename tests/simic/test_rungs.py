@@ -77,13 +77,13 @@ def judged(learner: Learner, hosts: int = 64) -> tuple[float, float]:
 def test_a_head_that_matters_in_one_step_of_twenty_is_learned_and_stays_alive_on_the_way():
     problem = Sentinel(16)
     learner = Learner(new_policy(problem), quick())
-    history = train(learner, problem, 90, Exploration.for_budget(problem.steps))
+    history = train(learner, problem, 130, Exploration.for_budget(problem.steps))
     seized, waited = judged(learner)
     assert seized > 0.9
     assert waited > 0.98
-    half_way = [report["train/entropy/blueprint"] for report in history[40:50] if "train/entropy/blueprint" in report]
+    half_way = [report["train/entropy/blueprint"] for report in history[60:70] if "train/entropy/blueprint" in report]
     assert sum(half_way) / len(half_way) > 0.3
-    assert 0.01 < history[45]["train/op_probability/germinate"] < 0.3
+    assert 0.01 < history[65]["train/op_probability/germinate"] < 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
