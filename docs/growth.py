@@ -69,7 +69,8 @@ def draw(grown: list[float], bare: list[float], slots: tuple[str, ...], changes:
         for (start, event), (end, _) in zip(mine, [*mine[1:], (epochs, None)], strict=True):
             if event.after in COLOURS and end > start:
                 label = f"{event.blueprint} {NAMES[event.after]}" if x(end) - x(start) > 105 else ""
-                parts.append(f'<rect x="{x(start):.1f}" y="{top}" width="{x(end) - x(start):.1f}" height="18" fill="{COLOURS[event.after]}"/>')
+                box = f'x="{x(start):.1f}" y="{top}" width="{x(end) - x(start):.1f}" height="18"'
+                parts.append(f'<rect {box} fill="{COLOURS[event.after]}"/>')
                 parts.append(f'<text x="{x(start) + 4:.1f}" y="{top + 13}" font-size="11">{label}</text>')
     bottom = TOP + PLOT + 22 + len(slots) * ROW + 16
     parts.append(f'<text x="{LEFT}" y="{bottom}">epoch 0</text><text x="{WIDTH - 20}" y="{bottom}" text-anchor="end">epoch {epochs}</text>')

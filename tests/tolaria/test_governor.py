@@ -30,7 +30,8 @@ def test_a_loss_that_is_not_finite_is_an_anomaly_at_once_even_in_warm_up(broken:
 
 def test_divergence_needs_three_epochs_running() -> None:
     judge = governor()
-    assert judge.judge(0.5, 1.6) == "" and not judge.healthy
+    assert judge.judge(0.5, 1.6) == ""
+    assert not judge.healthy
     assert judge.judge(0.5, 1.6) == ""
     assert "diverged" in judge.judge(0.5, 1.6)
 
@@ -40,7 +41,8 @@ def test_an_ordinary_epoch_ends_the_streak() -> None:
     for _ in range(3):
         assert judge.judge(0.5, 1.6) == ""
         assert judge.judge(0.5, 1.6) == ""
-        assert judge.judge(0.5, 0.5) == "" and judge.healthy
+        assert judge.judge(0.5, 0.5) == ""
+        assert judge.healthy
 
 
 def test_an_anomalous_loss_never_enters_the_window() -> None:
