@@ -47,18 +47,16 @@ class GradientMeter(nn.Module):
         if scale is not None:
             norms = norms / scale.factor
         total = torch.linalg.vector_norm(norms)
-        finite = torch.isfinite(total)
-        zero = torch.zeros_like(total)
-        counts = torch.ones_like(finite) if scale is None else scale.skipped == 0
-        step = torch.stack([
-            torch.ones_like(total),
-            torch.where(finite, total, zero),
-            (norms < VANISHING_NORM).float().mean(),
-            (norms > EXPLODING_NORM).float().mean(),
-            (~finite).float(),
-        ])
-        self.sums[:5] += torch.where(counts, step, zero)
-        self.sums[5] = torch.maximum(self.sums[5], torch.where(finite & counts, norms.max(), zero))
+        # In as few operations as it takes: on small hosts each costs as much as the training of a layer.
+        norm = torch.nan_to_num(total, 0.0, 0.0, 0.0)
+        shares = torch.stack((norms < VANISHING_NORM, norms > EXPLODING_NORM)).mean(1, dtype=torch.float32)
+        step = torch.stack((torch.ones_like(norm), norm, *shares.unbind(), (norm != total).float()))
+        peak = torch.nan_to_num(norms.max(), 0.0, 0.0, 0.0)
+        if scale is not None:
+            counts = scale.skipped == 0
+            step, peak = torch.where(counts, step, 0.0), torch.where(counts, peak, 0.0)
+        self.sums[:5].add_(step)
+        self.sums[5:].clamp_(min=peak)
         return total
 
     def read(self) -> GradientStats | None:
@@ -95,6 +93,8 @@ def tensor_norms(parameters: Sequence[nn.Parameter]) -> Tensor | None:
 
 def _norm(grad: Tensor) -> Tensor:
     """Norm as a float32 scalar, without an overflow on the way in half precision."""
+    if grad.dtype is torch.float32 and grad.layout is torch.strided:
+        return torch.linalg.vector_norm(grad)
     values = grad.coalesce().values() if grad.is_sparse else grad
     return torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32)).float()
 

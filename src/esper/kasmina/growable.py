@@ -271,7 +271,7 @@ class Growable(nn.Module):
     def _each_norm(self, scale: Scale | None = None) -> list[tuple[list[nn.Parameter], Tensor]]:
         self._measured = True
         metered = [(self.host_meter, list(self.host.parameters()))]
-        metered += [(slot.meter, slot.learning_parameters()) for slot in self._slots()]
+        metered += [(slot.meter, slot.learning_parameters()) for slot in self._slots() if slot.life.stage in OCCUPIED]
         norms = [(parameters, meter.add(parameters, scale)) for meter, parameters in metered if parameters]
         return [(parameters, norm) for parameters, norm in norms if norm is not None]
 
