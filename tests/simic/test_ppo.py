@@ -17,8 +17,9 @@ from esper.simic.popart import MIN_STD, follow_returns
 from esper.simic.ppo import Learner, PPOConfig, annealed, clipped_surrogate, learning_rate, normalised, value_error
 from esper.simic.rollout import Rollout, RolloutBuffer
 from esper.tamiyo.batch import HEADS
-from esper.tamiyo.heads import Exploration, prior_tables
+from esper.tamiyo.heads import Exploration
 from esper.tamiyo.network import ValueHead
+from esper.tamiyo.prior_tables import prior_tables
 from tests.simic.problems import Bandit, KnownReturn, Sentinel, new_policy, play, quick
 
 EXPLORE = Exploration.for_budget(20)

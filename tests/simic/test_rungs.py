@@ -14,9 +14,10 @@ from esper.leyline import Head, Op
 from esper.simic.ppo import Learner, PriorStrength
 from esper.simic.rollout import RolloutBuffer
 from esper.tamiyo.batch import HEADS, ObservationBatch
-from esper.tamiyo.heads import CHOICES, ILLEGAL, OPS_OF, ActionDistribution, Exploration, prior_tables
+from esper.tamiyo.heads import CHOICES, ILLEGAL, OPS_OF, ActionDistribution, Exploration
 from esper.tamiyo.policy import Policy
 from esper.tamiyo.prior import Prior
+from esper.tamiyo.prior_tables import prior_tables
 from esper.tolaria.checkpoint import CheckpointStore
 from tests.simic.problems import COLUMN, Bandit, KnownReturn, Recall, Sentinel, new_policy, play, quick, train
 from tests.simic.test_rollout import brute_force

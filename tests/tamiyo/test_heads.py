@@ -20,12 +20,11 @@ from esper.tamiyo.heads import (
     ActionDistribution,
     Exploration,
     masked_log_softmax,
-    prior_logits,
-    prior_tables,
     uniforms,
 )
 from esper.tamiyo.masks import Masks
 from esper.tamiyo.prior import Prior
+from esper.tamiyo.prior_tables import prior_logits, prior_tables
 from tests.tamiyo.enumeration import by_hand, every_action, packed, sizes
 
 SLOTS, BLUEPRINTS = 2, 2

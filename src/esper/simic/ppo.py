@@ -24,8 +24,9 @@ from esper.simic.popart import follow_returns
 from esper.simic.ppo_config import EntropyMultipliers, PPOConfig, PriorStrength
 from esper.simic.rollout import Rollout
 from esper.tamiyo.batch import HEADS, ObservationBatch
-from esper.tamiyo.heads import ActionDistribution, Exploration, PriorTables, prior_tables
+from esper.tamiyo.heads import ActionDistribution, Exploration
 from esper.tamiyo.policy import Policy, reset_heads
+from esper.tamiyo.prior_tables import PriorTables, prior_tables
 
 KL_STOP = 1.5
 """Epochs end once the exact KL is above this many times its target."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import torch
@@ -25,13 +25,12 @@ from esper.leyline.config import Range, check_ranges
 from esper.tamiyo.batch import HEADS, ObservationBatch
 from esper.tamiyo.controller import random_stream
 from esper.tamiyo.masks import PARAMETERS, Masks
-from esper.tamiyo.prior import Prior
+
+if TYPE_CHECKING:
+    from esper.tamiyo.prior_tables import PriorTables
 
 ILLEGAL = -1e30
 """Log-probability of an illegal value: its probability is exactly 0, and 0 times it is 0, which minus infinity would make a NaN."""
-
-LEAST_CHANCE = 1e-9
-"""What a prior that rules something out is taken to grant it, so that the policy can still learn otherwise."""
 
 OPS_OF: dict[Head, tuple[Op, ...]] = {head: tuple(op for op in Op if head in HEADS_FOR_OP[op]) for head in Head}
 """For each head the ops for which it matters."""
@@ -313,51 +312,6 @@ class ActionDistribution:
         """[..., 8]: sums over the contexts of each head of figures [..., C]."""
         of_pairs = choices.unflatten(-1, (-1, len(PAIRS))).sum(dim=-2)
         return torch.cat([op.sum(dim=-1, keepdim=True), slot.sum(dim=-1, keepdim=True), of_pairs @ self._known.pair_head], dim=-1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PriorTables:
-    """A prior's chances in every context of the blocks op, slot and choices."""
-
-    chances: tuple[Tensor, Tensor, Tensor]
-    """[..., C, K] each."""
-    negative_entropies: tuple[Tensor, Tensor, Tensor]
-    """[..., C] each: the sum of p log p."""
-
-    def __getitem__(self, hosts: Tensor) -> PriorTables:
-        """Those of some hosts."""
-        op, slot, choices = (each[hosts] for each in self.chances)
-        of_op, of_slot, of_choices = (each[hosts] for each in self.negative_entropies)
-        return PriorTables(chances=(op, slot, choices), negative_entropies=(of_op, of_slot, of_choices))
-
-
-def prior_tables(prior: Prior, batch: ObservationBatch) -> PriorTables:
-    """What a prior says of a batch."""
-    device, shape = batch.host.device, (*batch.shape, batch.slot_count)
-    choices = torch.zeros(*shape, len(PAIRS), choice_width(batch.blueprint_mask.shape[-1]), dtype=torch.float64, device=device)
-    for place, (head, _) in enumerate(PAIRS):
-        legal = batch.blueprint_mask.cpu().numpy() if head is Head.BLUEPRINT else np.ones(len(PARAMETERS[head]), dtype=np.bool_)
-        chances = torch.from_numpy(prior.probabilities(head, legal)).to(device)
-        choices[..., place, : chances.shape[-1]] = chances
-    op, slot = (
-        torch.from_numpy(prior.probabilities(head, mask.cpu().numpy())).to(device)
-        for head, mask in ((Head.OP, batch.op_mask.unsqueeze(-2)), (Head.SLOT, batch.slot_mask))
-    )
-    choices = choices.flatten(-3, -2)
-    of_op, of_slot, of_choices = (torch.special.xlogy(each, each).sum(dim=-1) for each in (op, slot, choices))
-    return PriorTables(chances=(op, slot, choices), negative_entropies=(of_op, of_slot, of_choices))
-
-
-def prior_logits(prior: Prior, batch: ObservationBatch) -> tuple[Tensor, Tensor]:
-    """What to add to logits so that 0 stands for the prior: for op [..., 6], and for the choices [P, K]. Slots are all alike to it."""
-    device, chances = batch.host.device, prior.probabilities(Head.OP, batch.op_mask.cpu().numpy())
-    choices = np.ones((len(PAIRS), choice_width(batch.blueprint_mask.shape[-1])))
-    for place, (head, _) in enumerate(PAIRS):
-        if head is not Head.BLUEPRINT:
-            own = prior.probabilities(head, np.ones(len(PARAMETERS[head]), dtype=np.bool_))
-            choices[place, : len(own)] = own
-    op, others = (torch.from_numpy(np.log(np.maximum(each, LEAST_CHANCE))).to(device, torch.float32) for each in (chances, choices))
-    return op, others
 
 
 def uniforms(seed: int, hosts: Sequence[int], step: int) -> Tensor:

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from esper.leyline.actions import Head
 from esper.leyline.errors import unknown
 from esper.tamiyo.batch import ObservationBatch
-from esper.tamiyo.heads import ActionDistribution, Exploration, HeadLogits, Scores, prior_logits
+from esper.tamiyo.heads import ActionDistribution, Exploration, HeadLogits, Scores
 from esper.tamiyo.network import HIDDEN_GAIN, VALUE_GAIN, Heads, Memory, PolicyConfig, Trunk, ValueHead, initialise, initialise_head
+from esper.tamiyo.prior_tables import prior_logits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
