@@ -14,6 +14,7 @@ from rich.console import Console
 
 from esper.cli.display import LiveDisplay, PlainDisplay, duration, headline, totals
 from esper.cli.main import COMMANDS, main
+from esper.cli.train import METHODS
 from esper.nissa import NullHub
 from esper.simic import runner
 from esper.simic.config import RunConfig
@@ -131,9 +132,10 @@ def test_without_telemetry_nothing_is_recorded(tmp_path: Path, capsys: pytest.Ca
 HELP = """
 import sys
 from esper.cli.main import COMMANDS, main
+from esper.cli.train import METHODS
+methods = [[method, flag] for method in METHODS for flag in ("--help", "--help-all")]
 for command in COMMANDS:
-    asked = [["--help"]] + ([["heuristic", "--help"], ["heuristic", "--help-all"]] if command == "train" else [])
-    for arguments in asked:
+    for arguments in [["--help"], *(methods if command == "train" else [])]:
         try:
             assert main([command, *arguments]) == 0
         except SystemExit as stop:
@@ -146,8 +148,8 @@ def test_the_help_of_every_command_needs_no_torch() -> None:
     done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert re.findall(r"==== (\w+) --help: torch (\w+)", done.stdout) == [(name, "False") for name in COMMANDS]
-    assert "==== train heuristic --help-all: torch False" in done.stdout
-    assert done.stdout.count("--training.clip X") == 1, "only --help-all shows the settings of training"
+    assert re.findall(r"==== train (\w+) --help-all: torch (\w+)", done.stdout) == [(name, "False") for name in METHODS]
+    assert done.stdout.count("--training.clip X") == 2, "only --help-all of heuristic and ppo shows the settings of training"
     assert "--fix [NAME=VALUE ...]" in done.stdout
 
 
