@@ -1,0 +1,125 @@
+"""The school: rounds, learning, examination, and going on after a stop."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from esper.leyline.errors import ConfigError, PolicyError, UnknownNameError
+from esper.leyline.reports import GateConfig
+from esper.nissa import NullHub, read_events
+from esper.simic.config import GrowthConfig
+from esper.simic.growth import Growth, Start
+from esper.simic.learn_config import LearnConfig
+from esper.simic.rounds import play_controller
+from esper.simic.runner import Interrupted, resume, start
+from esper.simic.school import School
+from esper.tamiyo import make
+from esper.tolaria.checkpoint import CheckpointStore
+from esper.tolaria.config import TrainingConfig
+from esper.tolaria.runs import read_run
+
+TINY = LearnConfig(
+    rounds=3, hosts=3, pool=3, examined=2, epochs=7, workers=1, fix={"widths": "[2, 2]", "train_size": "100"}, hidden=16, slot_width=16
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("ESPER_DATA", str(tmp_path / "data"))
+
+
+class StopAfter:
+    """Asks for a stop after so many rounds, as Ctrl-C would."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+
+    def start(self, work: School) -> None:
+        self.work = work
+
+    def progress(self, done: int) -> None:
+        """Nothing."""
+
+    def epoch(self, work: School) -> None:
+        if work.round == self.rounds:
+            import os
+            import signal
+
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def stop(self) -> None:
+        """Nothing."""
+
+
+def policy_of(run: Path) -> dict[str, torch.Tensor]:
+    checkpoint = CheckpointStore(run / "checkpoints", run=read_run(run).id).latest()
+    assert checkpoint is not None
+    found: dict[str, torch.Tensor] = checkpoint.state["session"]["policy"]
+    return found
+
+
+def test_a_school_that_was_stopped_learns_the_same(tmp_path: Path) -> None:
+    whole = start(TINY, tmp_path / "whole", "test")
+    with pytest.raises(Interrupted, match="--resume"):
+        start(TINY, tmp_path / "stopped", "test", StopAfter(1))
+    again = resume(tmp_path / "stopped")
+    assert json.dumps(whole["rounds"]) == json.dumps(again["rounds"])
+    assert whole["examination"] == again["examination"]
+    first, second = policy_of(tmp_path / "whole"), policy_of(tmp_path / "stopped")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    events = [[each.identity() for each in read_events(tmp_path / name / "events.jsonl")] for name in ("whole", "stopped")]
+    assert events[0] == events[1]
+    assert (tmp_path / "whole" / "policy.safetensors").is_file()
+    assert len(list((tmp_path / "stopped" / "episodes").iterdir())) == TINY.rounds * TINY.hosts
+    with pytest.raises(Exception, match="finished"):
+        resume(tmp_path / "whole")
+
+
+def test_workers_play_what_one_process_plays(tmp_path: Path) -> None:
+    config = replace(TINY, rounds=1)
+    alone, several = School(config, NullHub()), School(replace(config, workers=2), NullHub())
+    try:
+        alone.run_epoch()
+        several.run_epoch()
+        assert alone.history == several.history
+        for one, other in zip(alone.policy.parameters(), several.policy.parameters(), strict=True):
+            assert torch.equal(one, other)
+    finally:
+        alone.close()
+        several.close()
+
+
+def test_a_policy_is_carried_on_and_its_heads_can_be_made_new(tmp_path: Path) -> None:
+    start(replace(TINY, rounds=1), tmp_path / "first", "test")
+    file = tmp_path / "first" / "policy.safetensors"
+    same = School(replace(TINY, from_policy=file), NullHub())
+    fresh = School(replace(TINY, from_policy=file, reset_heads=("blueprint",)), NullHub())
+    different = [name for name, p in same.policy.named_parameters() if not torch.equal(p, dict(fresh.policy.named_parameters())[name])]
+    assert different, "nothing was reset"
+    assert all("heads" in name for name in different)
+
+
+def test_mistakes_are_found_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="digits"):
+        School(replace(TINY, task=("digit",)), NullHub())
+    with pytest.raises(ConfigError, match="from-policy"):
+        School(replace(TINY, reset_heads=("slot",)), NullHub())
+    damaged = tmp_path / "policy.safetensors"
+    damaged.write_bytes(b"not a policy")
+    with pytest.raises(PolicyError):
+        School(replace(TINY, from_policy=damaged), NullHub())
+    with pytest.raises(ConfigError, match="rounds"):
+        replace(TINY, rounds=0)
+
+
+def test_a_random_legal_episode_on_the_default_task_often_ends_with_a_fossil() -> None:
+    config = GrowthConfig(control=False, training=TrainingConfig(gates=GateConfig.permissive()))
+    played = play_controller(Growth(config), make("random"), [Start("digits", seed) for seed in range(8)])
+    share = sum(each.final["fossilized"] > 0 for each in played) / len(played)
+    assert share > 0.2, "with nothing to learn from, nothing is learned"
