@@ -116,7 +116,8 @@ def headline(school: School) -> str:
     """What is being done, in a line."""
     config = school.config
     processes = f"{config.workers} processes" if config.workers > 1 else "one process"
-    return f"PPO on {', '.join(config.task)}: {config.rounds} rounds of {config.hosts} hosts in {processes}"
+    memory = f"{school.buffer.nbytes / 1e6:.1f} MB of rollouts"
+    return f"PPO on {', '.join(config.task)}: {config.rounds} rounds of {config.hosts} hosts in {processes}, {memory}"
 
 
 def line(figures: dict[str, float]) -> str:

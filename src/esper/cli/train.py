@@ -7,7 +7,7 @@ import importlib
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,9 @@ def _parser(name: str, method: Method, config: type, everything: bool) -> Parser
     parser.add_argument("--config", type=Path, metavar="FILE", help="a config.toml to start from; flags override it")
     _add_common(parser)
     add_flags(parser, config, everything=everything)
+    if any(each.name == "from_policy" for each in fields(config)):
+        short = "short for --from-policy"
+        parser.add_argument("--from", dest="from_policy", default=argparse.SUPPRESS, metavar="PATH", help=short)
     return parser
 
 
