@@ -100,6 +100,10 @@ def test_every_sample_is_seen_once_in_every_epoch() -> None:
     expected = host.split.x.flatten(1)
     assert [len(x) for x, _ in batches[1:]] == [32, 32, 32, 4]
     assert sorted(map(tuple, seen.tolist())) == sorted(map(tuple, expected.tolist()))
+    host.train_epoch()
+    again = torch.cat([x for x, _ in batches[6:]]).flatten(1)
+    assert sorted(map(tuple, again.tolist())) == sorted(map(tuple, expected.tolist()))
+    assert not torch.equal(again, seen), "each epoch has an order of its own"
 
 
 def test_a_last_batch_of_one_joins_the_one_before() -> None:
@@ -149,6 +153,27 @@ def test_training_leaves_the_global_random_streams_alone() -> None:
     before = torch.get_rng_state()
     grow_to(host, Stage.HOLDING)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_dropout_is_a_matter_of_seed_and_epoch_alone() -> None:
+    drawn: list[Tensor] = []
+
+    def draw(module: nn.Module, args: tuple[Tensor]) -> None:
+        drawn.append(F.dropout(torch.ones(8)))
+
+    masks = []
+    for seed, stream in ((1, 7), (1, 8), (2, 8)):
+        torch.manual_seed(stream)
+        host = make_host(seed, train_size=48)
+        host.model.host.get_submodule("head").register_forward_pre_hook(draw)
+        for _ in range(2):
+            drawn.clear()
+            host._train()
+            host.epoch += 1
+            masks.append(torch.stack(drawn).tolist())
+    assert masks[:2] == masks[2:4], "whatever the global stream is at"
+    assert masks[0] != masks[1], "each epoch draws anew"
+    assert masks[:2] != masks[4:], "and so does each seed"
 
 
 def test_the_report_says_where_the_host_stands() -> None:
