@@ -65,6 +65,12 @@ if [[ ${1-} == exit ]]; then exit "$2"; fi
 """
 
 
+def _ordinary_signals() -> None:
+    """A shell cannot trap what was ignored when it started, and tests that run in the background ignore Ctrl-C and hang-ups."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
     """A copy of the project's shell in a folder of its own, with a PATH that holds nothing but what the test puts there."""
@@ -94,6 +100,7 @@ class Copy:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=_ordinary_signals,
         )
 
     def go(self, *arguments: str, cwd: Path | None = None, script: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -36,8 +36,9 @@ from esper.leyline.reports import Gate
 from esper.leyline.stages import Stage
 
 KINDS = [
-    *("run_started", "run_resumed", "run_finished", "host_started", "epoch_finished", "seed_measured", "interaction", "decided", "refused"),
-    *("stage_changed", "gate_checked", "alpha_retargeted", "rolled_back", "host_finished", "checkpoint_saved", "sink_failed", "note"),
+    *("run_started", "run_finished", "host_started", "epoch_finished", "seed_measured", "interaction", "decided", "rewarded"),
+    *("policy_updated", "refused", "stage_changed", "gate_checked", "alpha_retargeted", "rolled_back", "host_finished"),
+    *("sink_failed", "note"),
 ]
 WORDS = {"NaN", "Infinity", "-Infinity"}
 
