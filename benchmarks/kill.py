@@ -216,8 +216,8 @@ def main() -> int:
         reaper, began = Reaper(Path(folder), arguments.seed), time.monotonic()
         while reaper.counts["kills"] < arguments.kills:
             reaper.one_run(reaper.counts["runs"] % len(SCENARIOS), arguments.kills - reaper.counts["kills"])
-            told = f"{reaper.counts['kills']} of {arguments.kills} kills, {len(reaper.failures)} mismatches, {time.monotonic() - began:.0f} s"
-            print(told, file=sys.stderr, flush=True)
+            done = f"{reaper.counts['kills']} of {arguments.kills} kills, {time.monotonic() - began:.0f} s"
+            print(f"{done}, {len(reaper.failures)} mismatches", file=sys.stderr, flush=True)
         seconds = time.monotonic() - began
     for failure in reaper.failures:
         print(f"mismatch: {failure}")
