@@ -86,7 +86,10 @@ class GrowthWorkers:
             answer: tuple[str, Any] = pipe.recv()
         except EOFError:
             self._processes[number].join(timeout=5)
-            raise RunError(f"worker {number} ended with exit code {self._processes[number].exitcode}; is there enough memory?") from None
+            code = self._processes[number].exitcode
+            how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+            hint = "signal 9 often means that memory ran out" if code == -9 else "what was saved before is intact"
+            raise RunError(f"worker {number} {how}; {hint}") from None
         return answer
 
 
