@@ -5,7 +5,7 @@
 Each run is the real command, `esper train`, in a process of its own, a fork, so that torch is imported once. Half of the kills come
 at a random time, half at a random operation on a file, which is where a checkpoint or a record would tear. What is compared is
 everything that a run leaves: the last checkpoint's tensors bit for bit, the events (all but their wall-clock times, none lost, none
-doubled), the recorded episodes and the summary. Ends with 1 if any run differs.
+doubled), the recorded episodes, the summary, and which files there are. Ends with 1 if any run differs.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ def outcome(run: Path) -> dict[str, Any]:
         "checkpoint": _hash(newest.state["session"]),
         "next event": newest.state["telemetry"]["seq"],
         "events": [envelope.identity() for envelope in read_events(run / "events.jsonl")],
-        "episodes": {path.name: _hash(_episode(path)) for path in sorted((run / "episodes").iterdir())},
+        "episodes": {path.name: _hash(_episode(path)) for path in sorted((run / "episodes").glob("host-*"))},
         "summary": (run / "summary.json").read_text(),
+        "files": sorted(str(path.relative_to(run)) for path in run.rglob("*")),
     }
 
 

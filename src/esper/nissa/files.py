@@ -35,6 +35,12 @@ def replace_file(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
+def remove_unfinished(folder: Path, name: str = "*") -> None:
+    """Remove what `replace_file` left in a folder when it was killed. To be called by the only process that writes such files there."""
+    for path in folder.glob(f".{name}.*.tmp"):
+        path.unlink(missing_ok=True)
+
+
 def sync_folder(path: Path) -> None:
     """Bring the names in a folder down to the disk: a file that was created or renamed is safe only then."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

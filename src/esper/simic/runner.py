@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from esper.leyline.config import load
 from esper.leyline.errors import EsperError, RunError
 from esper.nissa import BEGINNING, Hub, JsonlSink, NullHub
+from esper.nissa.files import remove_unfinished
 from esper.simic.config import GrowthConfig, RunConfig
 from esper.simic.learn_config import LearnConfig
 from esper.simic.recording import FOLDER
@@ -179,6 +180,7 @@ def _run(
 
 def _restore(folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work) -> None:
     """Bring work and record to the newest checkpoint; a new run has none and begins."""
+    remove_unfinished(folder.path / FOLDER)
     checkpoint = store.latest()
     for problem in store.problems:
         folder.log(f"passed over: {problem}")

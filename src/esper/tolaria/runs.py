@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from esper.leyline import config as configs
 from esper.leyline.errors import RunError
-from esper.nissa.files import replace_file, sync_folder
+from esper.nissa.files import remove_unfinished, replace_file, sync_folder
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -107,6 +107,8 @@ class RunFolder:
         if (path / _SUMMARY).exists():
             os.close(lock)
             raise RunError(f"the run {path} is finished: there is nothing to resume")
+        for name in (_MARKER, _CONFIG, _SUMMARY):
+            remove_unfinished(path, name)
         return cls(path, lock, marker["id"], marker["command"])
 
     @property
