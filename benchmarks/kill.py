@@ -174,7 +174,9 @@ class Reaper:
                 break
         else:
             found = outcome(run)
-            self.failures += [f"{SCENARIOS[scenario]}: {name} differs" for name in expected if found[name] != expected[name]]
+            odd = sorted(set(found["files"]) ^ set(expected["files"]))
+            differing = [f"{name} {odd if name == 'files' else ''}" for name in expected if found[name] != expected[name]]
+            self.failures += [f"{SCENARIOS[scenario]}: other {name}".rstrip() for name in differing]
         self.counts["kills"] += killed
         self.counts["runs"] += 1
         shutil.rmtree(folder)
