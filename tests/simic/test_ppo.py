@@ -168,7 +168,7 @@ def test_the_ceiling_is_high_where_returns_can_be_seen_and_low_where_they_cannot
     seen = rollout.batch.host[..., OBSERVATION.host_index("val_loss_trend")]
     noise = torch.randn(seen.shape, generator=torch.Generator().manual_seed(0))
     assert regression_ceiling(rollout, 3.0 * seen + 5.0) > 0.99
-    assert regression_ceiling(rollout, noise) < 0.1
+    assert -0.1 < regression_ceiling(rollout, noise) < 0.1  # what cannot be seen is predicted by its mean, not by worse
     alone = RolloutBuffer(1, problem.steps, problem.slots, 2)
     assert math.isnan(regression_ceiling(play(new_policy(problem), KnownReturn(1), 0, buffer=alone), noise[:1]))
 

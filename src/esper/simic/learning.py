@@ -20,8 +20,8 @@ from esper.simic.rollout import Rollout
 from esper.tamiyo.batch import HEADS, ObservationBatch
 from esper.tamiyo.heads import ActionDistribution, Scores
 
-RIDGE = 0.01
-"""Strength of the ridge regression, as a share of each standardised feature's variance."""
+RIDGES = (0.01, 0.1, 1.0, 10.0, 100.0)
+"""Strengths of the ridge regression that are tried, as shares of a standardised feature's variance; the last predicts nearly a constant."""
 
 FOLDS = 4
 """Parts that the hosts of a round are split into for the ridge regression: each is predicted from the others."""
@@ -258,7 +258,8 @@ def logit_gaps(distribution: ActionDistribution, weight: Tensor) -> dict[Head, f
 def regression_ceiling(rollout: Rollout, returns: Tensor) -> float:
     """Explained variance of a ridge regression of the returns on what is seen, each part of the hosts predicted from the others.
 
-    A critic far below it has not learned what is there to be learned. NaN for one host, or when all returns are the same.
+    Of several strengths the best, since how much there is to be seen differs from round to round. A critic far below it has not learned
+    what is there to be learned. NaN for one host, or when all returns are the same.
     """
     folds = min(FOLDS, rollout.hosts)
     if folds < 2:
@@ -266,11 +267,11 @@ def regression_ceiling(rollout: Rollout, returns: Tensor) -> float:
     features, weight = _features(rollout.batch), rollout.weight.double()
     returns = returns.double()
     fold = torch.arange(rollout.hosts, device=weight.device) % folds
-    predicted = torch.empty_like(returns)
+    predicted = returns.new_empty(len(RIDGES), *returns.shape)
     for left_out in range(folds):
         known, unseen = fold != left_out, fold == left_out
-        predicted[unseen] = _ridge(features[known], returns[known], weight[known], features[unseen])
-    return explained_variance(predicted, returns, weight)
+        predicted[:, unseen] = _ridge(features[known], returns[known], weight[known], features[unseen])
+    return max(explained_variance(each, returns, weight) for each in predicted)
 
 
 def _features(batch: ObservationBatch) -> Tensor:
@@ -282,7 +283,7 @@ def _features(batch: ObservationBatch) -> Tensor:
 
 
 def _ridge(x: Tensor, y: Tensor, weight: Tensor, wanted: Tensor) -> Tensor:
-    """Fit y [...] on x [..., values] by weight, and predict at `wanted` [..., values]."""
+    """Fit y [...] on x [..., values] by weight, and predict at `wanted` [..., values]: [RIDGES, ...], one for each strength."""
     share = (weight / weight.sum()).unsqueeze(-1)
     mean = (x * share).sum(dim=(0, 1))
     std = ((x - mean).square() * share).sum(dim=(0, 1)).sqrt()
@@ -290,9 +291,11 @@ def _ridge(x: Tensor, y: Tensor, weight: Tensor, wanted: Tensor) -> Tensor:
     x, wanted, y_mean = (x - mean) * scale, (wanted - mean) * scale, mean_of(y, weight)
     rows = (x * share.sqrt()).flatten(0, 1)
     targets = ((y - y_mean).unsqueeze(-1) * share.sqrt()).flatten(0, 1)
-    penalty = RIDGE * torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)
-    slope = torch.linalg.solve(rows.T @ rows + penalty, rows.T @ targets)
-    return (wanted @ slope).squeeze(-1) + y_mean
+    variances, axes = torch.linalg.eigh(rows.T @ rows)
+    along = axes.T @ (rows.T @ targets)
+    strengths = torch.tensor(RIDGES, dtype=x.dtype, device=x.device)
+    slopes = axes @ (along / (variances.clamp(min=0.0).unsqueeze(-1) + strengths))  # [values, RIDGES]
+    return (wanted @ slopes).movedim(-1, 0) + y_mean
 
 
 def _variance(values: Tensor, weight: Tensor) -> Tensor:
