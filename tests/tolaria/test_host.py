@@ -113,10 +113,9 @@ def test_a_last_batch_of_one_joins_the_one_before() -> None:
     assert [len(x) for x, _ in batches[1:]] == [48, 49]
 
 
-def bare_loop(host: nn.Module, seed: int, rates: list[float], clip: float) -> list[tuple[float, float]]:
-    """What anybody would write: SGD with Nesterov momentum over shuffled batches, clipped. Returns loss and accuracy of each epoch."""
+def bare_loop(host: nn.Module, optimizer: torch.optim.Optimizer, seed: int, rates: list[float], clip: float) -> list[tuple[float, float]]:
+    """What anybody would write: an optimiser over shuffled batches, clipped. Returns loss and accuracy of each epoch."""
     split = data().train
-    optimizer = torch.optim.SGD(host.parameters(), lr=rates[0], momentum=0.9, nesterov=True, weight_decay=5e-4)
     figures = []
     for number, rate in enumerate(rates):
         for group in optimizer.param_groups:
@@ -137,12 +136,19 @@ def bare_loop(host: nn.Module, seed: int, rates: list[float], clip: float) -> li
     return figures
 
 
-@pytest.mark.parametrize("clip", [1.0, 0.05])
-def test_a_host_that_does_not_grow_is_a_bare_loop_bit_for_bit(clip: float) -> None:
-    host = make_host(3, TrainingConfig(clip=clip), widths=(4, 4, 8), train_size=0, batch=64, epochs=2, schedule="linear", decay=1.0)
+BARE_OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.2, momentum=0.9, nesterov=True, weight_decay=5e-4),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.2, weight_decay=5e-4),
+}
+
+
+@pytest.mark.parametrize(("optimizer", "clip"), [("sgd", 1.0), ("sgd", 0.05), ("adamw", 1.0)])
+def test_a_host_that_does_not_grow_is_a_bare_loop_bit_for_bit(optimizer: str, clip: float) -> None:
+    member = {"widths": (4, 4, 8), "train_size": 0, "batch": 64, "epochs": 2, "schedule": "linear", "decay": 1.0}
+    host = make_host(3, TrainingConfig(clip=clip), **member, optimizer=optimizer)
     bare, _, _ = host.task.build_host(host.member, 10, 3)
     reports = [epoch(host)[0] for _ in range(2)]
-    figures = bare_loop(bare, 3, [0.2, 0.1], clip)
+    figures = bare_loop(bare, BARE_OPTIMIZERS[optimizer](bare.parameters()), 3, [0.2, 0.1], clip)
     assert bits(dict(host.model.host.state_dict())) == bits(dict(bare.state_dict()))
     assert [(report.train_loss, report.train_accuracy) for report in reports] == figures
     assert [report.learning_rate for report in reports] == [0.2, 0.1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -50,8 +50,8 @@ def restored(host: Host) -> bool:
     return finite and bits(found) == bits(dict(kept.tensors)) and bits(momentum) == bits(dict(kept.momentum))
 
 
-def with_fossil(config: TrainingConfig | None = None) -> Host:
-    host = make_host(1, config or TrainingConfig(gates=OPEN), epochs=60)
+def with_fossil(config: TrainingConfig | None = None, **member: Any) -> Host:
+    host = make_host(1, config or TrainingConfig(gates=OPEN), epochs=60, **member)
     grow_to(host, Stage.FOSSILIZED, "r0c0")
     return host
 
@@ -60,6 +60,18 @@ def goes_on(host: Host) -> bool:
     """Whether the next epochs are ordinary and learn."""
     reports = [epoch(host)[0] for _ in range(4)]
     return all(report.anomaly == "" for report in reports) and reports[-1].train_loss < reports[0].train_loss
+
+
+def test_a_rollback_brings_back_what_adam_knows_of_each_parameter_too() -> None:
+    host = with_fossil(optimizer="adamw", learning_rate=0.01)
+    grow_to(host, Stage.BLENDING, "r0c1")
+    poison(host.model.host)
+    assert "train loss is nan" in host.train_epoch().anomaly
+    assert restored(host)
+    kept = [state for name, state in host.snapshot.momentum.items() if name.startswith("host.")]
+    assert {key for state in kept for key in state} == {"step", "exp_avg", "exp_avg_sq"}
+    host.end_epoch()
+    assert goes_on(host)
 
 
 @pytest.mark.parametrize("stage", [Stage.TRAINING, Stage.BLENDING, Stage.HOLDING])

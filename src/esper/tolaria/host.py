@@ -44,15 +44,7 @@ class Host:
         self.model = Growable(
             net, slots, example.to(device), isolation=config.isolation, gates=config.gates, lifecycle=lifecycle, seed=growth
         )
-        self.optimizer = torch.optim.SGD(
-            self.model.parameter_groups(),
-            lr=member.learning_rate,
-            momentum=member.momentum,
-            nesterov=member.momentum > 0,
-            weight_decay=member.weight_decay,
-            # All tensors of a group in one call: the same numbers as one after another, and hosts this small wait for Python alone.
-            foreach=True,
-        )
+        self.optimizer = _optimizer(self.model, member)
         self.model.follow(self.optimizer)
         self.run = torch.compile(self.model, backend=_backend(config.compile)) if config.compile else self.model
         self.architecture = (task.name, tuple(example.shape[1:]), tuple(tuple(p.shape) for p in net.parameters()))
@@ -279,6 +271,20 @@ class Host:
         self.flops = dict(state["flops"])
 
     _COUNTERS = ("epoch", "steps", "germinated", "fossilized", "pruned", "rollbacks")
+
+
+def _optimizer(model: Growable, member: Member) -> torch.optim.Optimizer:
+    """The member's optimiser over the host and its slots.
+
+    All tensors of a group in one call: the same numbers as one after another, and hosts this small wait for Python alone.
+    """
+    groups, rate, decay = model.parameter_groups(), member.learning_rate, member.weight_decay
+    match member.optimizer:
+        case "adamw":
+            return torch.optim.AdamW(groups, lr=rate, weight_decay=decay, foreach=True)
+        case "sgd":
+            momentum = member.momentum
+            return torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0, weight_decay=decay, foreach=True)
 
 
 def _batches(order: Tensor, size: int) -> list[Tensor]:

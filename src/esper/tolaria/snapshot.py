@@ -51,8 +51,10 @@ class Snapshot:
         for name, parameter in _lasting_parameters(model).items():
             optimizer.state.pop(parameter, None)
             if name in self.momentum:
+                # Counts of steps are kept on the CPU by every optimiser here, so that reading one waits for no device.
                 optimizer.state[parameter] = {
-                    k: v.to(parameter.device, copy=True) if isinstance(v, Tensor) else v for k, v in self.momentum[name].items()
+                    k: v.to("cpu" if k == "step" else parameter.device, copy=True) if isinstance(v, Tensor) else v
+                    for k, v in self.momentum[name].items()
                 }
         governor.load_state(self.governor)
 

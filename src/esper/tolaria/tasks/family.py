@@ -51,15 +51,17 @@ class Member:
     """The budget."""
     batch: Annotated[int, Range(2)]
     """Samples in a step."""
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    """SGD with Nesterov's momentum, which convolutions like, or AdamW, which transformers need."""
     learning_rate: Annotated[float, Range(0)]
-    """Of SGD, at the start."""
+    """At the start."""
     schedule: Schedule = "cosine"
     """How the learning rate falls over the last part of the budget: not at all, in a line or a cosine to zero, or at once to a tenth."""
     decay: Annotated[float, Range(0, 1)] = 0.4
     """The share of the budget, at its end, over which the learning rate falls. 1 decays from the start, which starves late seeds."""
     weight_decay: Annotated[float, Range(0)] = 5e-4
     momentum: Annotated[float, Range(0, 1)] = 0.9
-    """Nesterov's."""
+    """Of SGD."""
     augment: bool = False
     """Vision: shift and mirror the training images at random."""
 
