@@ -117,7 +117,8 @@ def report_streams(draw: st.DrawFn, length: int = 6) -> list[EpochReport]:
     stream = []
     for epoch in range(first, first + draw(st.integers(1, length))):
         seeds = [draw(seed_reports(slot)) for slot in slots]
-        figures: dict[str, Any] = {name: draw(anything) for name in ("train_loss", "train_accuracy", "val_loss", "val_accuracy")}
+        names = ("train_loss", "train_accuracy", "val_loss", "val_accuracy", "harvest_loss", "harvest_accuracy")
+        figures: dict[str, Any] = {name: draw(anything) for name in names}
         verdicts = tuple(verdict(each, draw(st.booleans())) for each in seeds)
         pairs = {(SLOTS[0], SLOTS[1]): draw(anything)} if len(slots) > 1 else {}
         rates: dict[str, Any] = {"learning_rate": draw(st.floats(0.0, 1.0)), "initial_learning_rate": draw(st.floats(0.0, 1.0))}

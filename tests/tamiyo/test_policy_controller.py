@@ -26,6 +26,7 @@ def policy(seed: int = 0) -> Policy:
     made = Policy(PolicyConfig(blueprints=NAMES, hidden=32, slot_width=16), torch.Generator().manual_seed(seed))
     with torch.no_grad():
         made.heads.op.weight.mul_(300.0)  # opinions that change with what is seen
+        made.heads.op.bias[Op.WAIT] = -5.0  # and a wish to act
     return made
 
 

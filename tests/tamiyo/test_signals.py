@@ -96,6 +96,13 @@ def test_losses_are_in_units_of_ln_k_and_accuracies_in_fractions_or_tens_of_poin
     assert {name: seen.host_value(name) for name in expected} == pytest.approx(expected, abs=1e-6)
 
 
+def test_what_would_be_left_at_the_end_is_seen_and_what_live_seeds_hold_beyond_it() -> None:
+    grown = (seed("r0c0", Stage.FOSSILIZED, parameters=3000), seed("r0c1", Stage.HOLDING, parameters=4000), seed("r0c2"))
+    seen = observe(report(*grown, val_accuracy=80.0, harvest_accuracy=65.0, harvest_loss=0.5 * LN10))
+    expected = {"harvest_accuracy": 0.65, "harvest_loss": 0.5, "at_stake": 1.5, "harvest_growth": 2.0, "growth": 3.0}
+    assert {name: seen.host_value(name) for name in expected} == pytest.approx(expected, abs=1e-6)
+
+
 def test_histories_go_back_five_epochs_and_the_first_stands_for_those_before_it() -> None:
     moments = [report(val_accuracy=10.0 * i, val_loss=i * LN10, epoch=i) for i in range(1, 8)]
     early, late = observe(*moments[:3]), observe(*moments)

@@ -22,7 +22,7 @@ from esper.leyline.errors import unknown
 from esper.leyline.reports import Gate
 from esper.leyline.stages import Stage
 
-OBSERVATION_VERSION = 1
+OBSERVATION_VERSION = 2
 """Goes up by one with every change to the names, scales or bounds below."""
 
 OBSERVATION_LIMIT = 10.0
@@ -114,8 +114,12 @@ HOST_FIELDS: tuple[Field, ...] = (
     _field("plateau", f"{_EPOCHS}, since the best val accuracy", 0.0, 10.0, "a host that is stuck is the reason to grow"),
     _field("best_val_accuracy", "fraction", 0.0, 1.0, "what has been reached and may have been lost"),
     _field("best_val_loss", _LOSS, 0.0, 10.0, "what has been reached and may have been lost"),
+    _field("harvest_accuracy", "fraction, of host and fossils alone", 0.0, 1.0, "what would be left if training ended now"),
+    _field("harvest_loss", f"{_LOSS}, of host and fossils alone", 0.0, 10.0, "what would be left if training ended now"),
+    _field("at_stake", f"{_POINTS}, val minus harvest accuracy", -10.0, 10.0, "what live seeds hold, and the end takes away"),
     _field("parameters", "log10(1 + parameters of the network)", 0.0, 10.0, "a small host gains more from a seed than a large one"),
     _field("growth", "log2(parameters / parameters at the start)", 0.0, 10.0, "what has been spent so far"),
+    _field("harvest_growth", "log2(parameters of host and fossils / at the start)", 0.0, 10.0, "what the harvest will have cost"),
     _field("slots_in_use", "share of enabled slots that hold a module", 0.0, 1.0, "how much room is left"),
     *(
         _field(f"share_{stage.name.lower()}", "share of enabled slots", 0.0, 1.0, "what is going on elsewhere in the host")

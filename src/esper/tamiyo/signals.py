@@ -184,6 +184,7 @@ class SignalTracker:
             "budget": math.log2(1 + report.budget),
             "epochs_left": math.log2(1 + max(0, report.budget - report.epoch)),
             **self._learning_values(),
+            **_harvest_values(report),
             "parameters": math.log10(1 + report.parameters),
             "growth": _log_ratio(report.parameters, report.start_parameters, 2),
             **self._stage_shares(report),
@@ -305,6 +306,17 @@ class SignalTracker:
                 raise StateError(f"no cost is given for blueprint {name!r} at slot {slot!r}, where it fits")
             costs[row, column] = self.costs[slot][name]
         return costs
+
+
+def _harvest_values(report: EpochReport) -> dict[str, float]:
+    """The network that would be left if training ended now, without the seeds that are alive."""
+    fossils = sum(seed.parameters for seed in report.seeds if seed.stage is Stage.FOSSILIZED)
+    return {
+        "harvest_accuracy": report.harvest_accuracy / 100.0,
+        "harvest_loss": _finite_loss(report.harvest_loss / math.log(report.classes)),
+        "at_stake": (report.val_accuracy - report.harvest_accuracy) / 10.0,
+        "harvest_growth": _log_ratio(report.start_parameters + fossils, report.start_parameters, 2),
+    }
 
 
 def _gradient_values(seed: SeedReport) -> dict[str, float]:
