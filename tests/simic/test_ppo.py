@@ -99,6 +99,17 @@ def test_the_learning_rate_warms_up_decays_and_stays():
     assert learning_rate(replace(plain, decay="none"), 100) == 1.0
 
 
+def test_schedules_without_a_length_last_for_the_whole_run():
+    open_ended = PPOConfig(learning_rate=1.0, warmup_updates=0, final_rate=0.0)
+    assert learning_rate(open_ended, 50) == 1.0
+    assert annealed(0.05, 0.01, open_ended.entropy_updates, 50) == 0.05
+    run = open_ended.over(10)
+    assert (run.decay_updates, run.entropy_updates) == (10, 10)
+    assert learning_rate(run, 5) == pytest.approx(0.5)
+    fixed = PPOConfig(decay_updates=7, entropy_updates=3)
+    assert fixed.over(10) == fixed
+
+
 def test_advantages_are_normalised_over_the_steps_that_happened():
     weight = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
     found = normalised(torch.tensor([[1.0, 2.0, 99.0], [3.0, 4.0, 5.0]]), weight)
@@ -231,20 +242,20 @@ def test_the_kl_stop_ends_the_policys_passes_and_the_critic_goes_on():
     problem = Sentinel(4)
     rollout = play(new_policy(problem), problem, 0, EXPLORE)
     epochs, changed = {}, {}
-    for target in (None, 1e-9):
+    for target in (0.0, 1e-9):
         made = learner(epochs=5, target_kl=target)
         values = made.policy.normalised_values(rollout.batch).detach()
         metrics = made.update(rollout)
         epochs[target] = metrics.epochs
         changed[target] = metrics.critic.explained_variance_after
         assert (made.policy.normalised_values(rollout.batch) - values).abs().max() > 0.0
-    assert epochs == {None: 5, 1e-9: 1}
-    assert changed[1e-9] == pytest.approx(changed[None], abs=0.2), "the critic had all its passes"
+    assert epochs == {0.0: 5, 1e-9: 1}
+    assert changed[1e-9] == pytest.approx(changed[0.0], abs=0.2), "the critic had all its passes"
 
 
 def test_the_reported_kl_is_that_between_the_policies_before_and_after():
     problem = Sentinel(4)
-    made = learner(target_kl=None)
+    made = learner(target_kl=0.0)
     rollout = play(made.policy, problem, 0, EXPLORE)
     before = made.policy.replay(rollout.batch, EXPLORE)
     metrics = made.update(rollout)

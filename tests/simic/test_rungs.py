@@ -185,7 +185,7 @@ def test_the_penalty_keeps_its_gradient_however_far_a_head_has_collapsed(head, g
 def test_masks_advantages_entropies_and_kl_agree_with_sums_over_everything():
     problem = Bandit(12)
     explore = Exploration(op=0.02, choices=0.03)
-    learner = Learner(new_policy(problem), quick(target_kl=None))
+    learner = Learner(new_policy(problem), quick(target_kl=0.0))
     rollout = play(learner.policy, problem, 0, explore)
     before = copy.deepcopy(learner.policy)
     with torch.no_grad():

@@ -26,7 +26,13 @@ def _permissive() -> TrainingConfig:
 def _few_rounds() -> PPOConfig:
     """Learning that pays within some twenty updates: larger steps, and less of a hold on the op head, than PPOConfig's own defaults."""
     return PPOConfig(
-        learning_rate=1e-3, warmup_updates=2, decay_updates=40, target_kl=0.05, prior_strength=PriorStrength(op=0.05)
+        learning_rate=3e-3,
+        warmup_updates=2,
+        epochs=6,
+        target_kl=0.05,
+        entropy_start=0.01,
+        entropy_end=0.001,
+        prior_strength=PriorStrength(op=0.05),
     )
 
 
@@ -49,7 +55,7 @@ class LearnConfig(GrowthConfig):
     """Processes that grow hosts; by default one for each core."""
     examined: Annotated[int, Range(2)] = 20
     """Unseen hosts that the policy is compared on at the end."""
-    deterministic: bool = False
+    deterministic: bool = True
     """In the examination, take the likeliest decision instead of drawing one."""
     from_policy: Path | None = None
     """A policy file to start from, e.g. one that imitates the heuristic."""

@@ -50,15 +50,19 @@ def value_error(value: Tensor, target: Tensor, before: Tensor, clip: float | Non
     return 0.5 * error
 
 
-def annealed(start: float, end: float, updates: int, update: int) -> float:
-    """A straight line from `start` at update 0 to `end` at update `updates`, and level from there on."""
+def annealed(start: float, end: float, updates: int | None, update: int) -> float:
+    """A straight line from `start` at update 0 to `end` at update `updates`, and level from there on; without an end, `start`."""
+    if updates is None:
+        return start
     return end if update >= updates else start + (end - start) * update / updates
 
 
 def learning_rate(config: PPOConfig, update: int) -> float:
-    """The learning rate of an update, counted from 0: warm-up, then decay, then level."""
+    """The learning rate of an update, counted from 0: warm-up, then decay, then level; without an end to the decay, level at once."""
     if update < config.warmup_updates:
         return config.learning_rate * (update + 1) / (config.warmup_updates + 1)
+    if config.decay_updates is None:
+        return config.learning_rate
     length = max(1, config.decay_updates - config.warmup_updates)
     progress = min(1.0, (update - config.warmup_updates) / length)
     match config.decay:
@@ -150,7 +154,7 @@ def update(
             after = _replay(policy, rollout, config)
             kl = mean_of(after.divergence(before).sum(dim=-1), rollout.weight)
             # This ends the policy's passes; the critic shares nothing with it, and goes on.
-            moving = config.target_kl is None or bool(kl <= KL_STOP * config.target_kl)
+            moving = config.target_kl == 0 or bool(kl <= KL_STOP * config.target_kl)
     return UpdateMetrics(
         n_updates=update_index + 1,
         epochs=epochs,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from esper.leyline.config import Range, check_ranges
@@ -61,15 +61,15 @@ class PPOConfig:
     """Passes over each round."""
     minibatches: Annotated[int, Range(1)] = 4
     """Parts that the hosts of a round are split into in each pass; one host each when there are fewer hosts."""
-    target_kl: Positive | None = 0.015
-    """The policy's passes end early once its exact KL from where it started is above 1.5 times this; None for never."""
+    target_kl: Positive = 0.015
+    """The policy's passes end early once its exact KL from where it started is above 1.5 times this; 0 for never."""
     learning_rate: Positive = 3e-4
     warmup_updates: Count = 5
     """Updates over which the learning rate rises from a part of itself to the whole."""
     decay: Literal["none", "linear", "cosine"] = "linear"
     """How the learning rate falls after the warm-up."""
-    decay_updates: Annotated[int, Range(1)] = 200
-    """Update, counted from the first, at which it has fallen."""
+    decay_updates: Annotated[int, Range(1)] | None = None
+    """Update, counted from the first, at which it has fallen; None for the last one of the run."""
     final_rate: Share = 0.1
     """Share of the learning rate that is left then."""
     max_gradient_norm: Annotated[float, Range(1e-6)] = 0.5
@@ -84,8 +84,8 @@ class PPOConfig:
     """Weight of the entropy bonus in the first update."""
     entropy_end: Positive = 0.01
     """The same after `entropy_updates`."""
-    entropy_updates: Count = 100
-    """Updates over which the bonus goes from one to the other, in a straight line."""
+    entropy_updates: Count | None = None
+    """Updates over which the bonus goes from one to the other, in a straight line; None for all of the run's."""
     entropy_multipliers: EntropyMultipliers = field(default_factory=EntropyMultipliers)
     prior_strength: PriorStrength = field(default_factory=PriorStrength)
     prior: Prior = field(default_factory=Prior)
@@ -96,3 +96,11 @@ class PPOConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+    def over(self, updates: int) -> PPOConfig:
+        """The settings of a run of so many updates: what is to last for the whole run gets its length."""
+        return replace(
+            self,
+            decay_updates=updates if self.decay_updates is None else self.decay_updates,
+            entropy_updates=updates if self.entropy_updates is None else self.entropy_updates,
+        )

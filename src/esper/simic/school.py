@@ -59,7 +59,8 @@ class School:
         torch.set_num_threads(config.threads or 1)
         self.blueprints = blueprint_names({topology: names(topology) for topology in Topology})
         self.policy = self._first_policy()
-        self.optimizer = make_optimizer(self.policy, config.ppo)
+        self.ppo = config.ppo.over(config.rounds)
+        self.optimizer = make_optimizer(self.policy, self.ppo)
         self.starts = self._pool()
         budgets, slots = self._sizes()
         self.explore = Exploration.for_budget(max(budgets))
@@ -168,7 +169,7 @@ class School:
         )
         between = time.perf_counter()
         generator = torch.Generator().manual_seed(stream_seed("update", self.config.seed, self.round))
-        self.metrics = update(self.policy, self.optimizer, self.buffer.rollout(), self.config.ppo, self.round, generator)
+        self.metrics = update(self.policy, self.optimizer, self.buffer.rollout(), self.ppo, self.round, generator)
         self.seconds = {"play": between - began, "learn": time.perf_counter() - between}
         self._record()
         self._keep(recorders)
