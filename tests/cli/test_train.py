@@ -33,6 +33,8 @@ SMALL = ["--hosts", "1", "--epochs", "3", "--fix", "widths=[2,2,4]", "train_size
         ("heuristics", "unknown method 'heuristics'; did you mean 'heuristic'?"),
         ("heuristic --task digit", "unknown task 'digit'; did you mean 'digits'?"),
         ("heuristic --controller rnadom", "unknown controller 'rnadom'; did you mean 'random'?"),
+        ("heuristic --controller {empty}/policy.safetensors", "{empty}/policy.safetensors"),
+        ("heuristic --controller {bad}", "{bad} "),
         ("heuristic --slots r0c0,r0c7", "unknown slot 'r0c7'; did you mean 'r0c"),
         ("heuristic --hosts 0", "'hosts' must be an integer, at least 1; found 0"),
         ("heuristic --hosts -5", "'hosts' must be an integer, at least 1; found -5"),

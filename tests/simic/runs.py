@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from esper.leyline.reports import GateConfig
+import torch
+
+from esper.kasmina.blueprints import names
+from esper.leyline import GateConfig, Op, Topology
 from esper.simic.config import RunConfig
 from esper.tamiyo import FixedConfig, RandomConfig
+from esper.tamiyo.network import PolicyConfig
+from esper.tamiyo.policy import Policy
 from esper.tolaria.config import TrainingConfig
 
 MEMBER = {"widths": "[2,2,4]", "kernel": "3", "train_size": "192", "batch": "48"}
@@ -26,3 +31,13 @@ def small(**values: Any) -> RunConfig:
         "training": HASTY,
     }
     return RunConfig(**{**usual, **values})
+
+
+def opinionated() -> Policy:
+    """An untrained policy that acts, and differently from epoch to epoch."""
+    blueprints = tuple(dict.fromkeys(name for topology in Topology for name in names(topology)))
+    policy = Policy(PolicyConfig(blueprints=blueprints, hidden=16, slot_width=8), torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        policy.heads.op.weight.mul_(300.0)  # decisions that change with what is seen
+        policy.heads.op.bias[Op.GERMINATE] = 5.0  # and growth among them
+    return policy

@@ -13,15 +13,14 @@ from torch import Tensor, nn, optim
 from torch.nn import functional as F
 
 import esper
-from esper.kasmina.blueprints import names, unregister
+from esper.kasmina.blueprints import unregister
 from esper.leyline import Decision, Op, Stage, Topology
 from esper.leyline.errors import ConfigError, OptimizerError, PolicyError, StateError, UnknownNameError
 from esper.simic.gardener import Evaluation, Gardener
-from esper.tamiyo.network import PolicyConfig
-from esper.tamiyo.policy import Policy
 from esper.tamiyo.policy_controller import PolicyController
 from esper.tamiyo.policy_file import save_policy
 from esper.tolaria.tasks import get
+from tests.simic.runs import opinionated
 
 SLOTS = ["1", "4"]
 """Behind the two activations of the network."""
@@ -282,14 +281,6 @@ def test_every_named_policy_works(digits, policy):
     loop = Loop(digits, policy, epochs=6, images=64).run(6)
     assert len(loop.gardener.history) == 6
     assert loop.gardener.episode.controller.name == policy
-
-
-def opinionated() -> Policy:
-    blueprints = tuple(dict.fromkeys(name for topology in Topology for name in names(topology)))
-    policy = Policy(PolicyConfig(blueprints=blueprints, hidden=16, slot_width=8), torch.Generator().manual_seed(2))
-    with torch.no_grad():
-        policy.heads.op.weight.mul_(300.0)  # decisions that change with what is seen
-    return policy
 
 
 @pytest.fixture

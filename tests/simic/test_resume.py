@@ -21,12 +21,13 @@ import pytest
 
 from benchmarks.kill import outcome
 from esper.cli.main import main
-from esper.leyline.errors import CheckpointError, ConfigError, EsperError, RunError
+from esper.leyline.errors import CheckpointError, ConfigError, EsperError, PolicyError, RunError
 from esper.simic.config import RunConfig
 from esper.simic.runner import resume, start
+from esper.tamiyo.policy_file import save_policy
 from esper.tolaria.config import TrainingConfig
-from esper.tolaria.runs import RunFolder, read_run
-from tests.simic.runs import HASTY, small
+from esper.tolaria.runs import RunFolder, read_run, read_summary
+from tests.simic.runs import HASTY, opinionated, small
 
 RUN = """heuristic --run run --controller fixed --fixed.first 1 --fixed.period 1 --hosts 1 --epochs 24 --checkpoint-every 2
     --no-training.gates.strict --training.gates.min-training-epochs 1 --training.gates.min-gradient-health 0
@@ -81,6 +82,28 @@ def test_a_run_that_crashes_again_and_again_ends_as_one_left_alone(config: RunCo
     crash(config, tmp_path / "crashed", crashes)
     resume(tmp_path / "crashed")
     assert_same(tmp_path / "crashed", outcome(tmp_path / "alone"))
+
+
+def test_a_run_under_a_trained_policy_goes_on_with_that_policy_alone(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.safetensors"
+    save_policy(opinionated(), policy)
+    config = small(hosts=1, controller=str(policy))
+    start(config, tmp_path / "alone", "a run")
+    crash(config, tmp_path / "crashed", (4, 7))
+    resume(tmp_path / "crashed")
+    assert_same(tmp_path / "crashed", outcome(tmp_path / "alone"))
+    (host,) = read_summary(tmp_path / "alone")["hosts"]
+    assert host["controller"] == "policy"
+    assert host["germinated"] > 0
+    crash(config, tmp_path / "changed", (4,))
+    other = opinionated()
+    other.heads.op.bias.data.neg_()
+    save_policy(other, policy)
+    with pytest.raises(CheckpointError, match=r"policy\.safetensors is not the policy that the run was started with"):
+        resume(tmp_path / "changed")
+    policy.unlink()
+    with pytest.raises(PolicyError, match=r"policy\.safetensors"):
+        resume(tmp_path / "changed")
 
 
 def test_killed_processes_lose_nothing(tmp_path: Path) -> None:

@@ -44,7 +44,8 @@ METHODS: dict[str, Method] = {
         """\
   esper train heuristic                         four hosts on the embedded digits
   esper train heuristic --hosts 10 --seed 7     ten hosts, other seeds
-  esper train heuristic --controller random     random legal acts, for comparison""",
+  esper train heuristic --controller random     random legal acts, for comparison
+  esper train heuristic --controller runs/digits-ppo-001/policy.safetensors""",
     ),
     "ppo": Method(
         "teach a policy when and what to grow, and examine it on unseen hosts",

@@ -65,7 +65,7 @@ class RunConfig(GrowthConfig):
     task: str = "digits"
     """What to train on; `esper tasks` lists them."""
     controller: str = "heuristic"
-    """Who decides: wait, random, fixed or heuristic."""
+    """Who decides: wait, random, fixed, heuristic, or the file of a trained policy, such as runs/NAME/policy.safetensors."""
     hosts: Annotated[int, Range(1)] = 4
     """Hosts grown side by side; host i has seed `seed + i`."""
     seed: Annotated[int, Range(0)] = 0

@@ -9,24 +9,22 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, optim
 
 from esper.kasmina import Growable
-from esper.kasmina.blueprints import names
 from esper.kasmina.probe import call, evaluating
 from esper.leyline.actions import Decision
-from esper.leyline.errors import ConfigError, PolicyError, StateError, nearest, unknown
+from esper.leyline.errors import ConfigError, StateError
 from esper.leyline.events import Event
 from esper.leyline.plain import from_plain, to_plain
-from esper.leyline.reports import EpochReport, Topology
+from esper.leyline.reports import EpochReport
 from esper.leyline.stages import BLENDED, LIVE, Stage
+from esper.simic.deciding import controller_for
 from esper.simic.episode import Episode
-from esper.tamiyo import CONTROLLERS, Controller, Rules
-from esper.tamiyo import make as make_controller
+from esper.tamiyo import Controller, Rules
 from esper.tamiyo.policy_controller import PolicyController
 from esper.tolaria.attribution import configurations, interactions
 
@@ -102,7 +100,7 @@ class Gardener:
         if epochs is not None:
             _check_count("epochs", epochs, 1)
         _check_count("classes", classes, 2)
-        controller, rules = _controller(policy), Rules(max_seeds=max_seeds)
+        controller, rules = controller_for(policy), Rules(max_seeds=max_seeds)
         model.follow(optimizer)
         self.model, self.optimizer, self.evaluate = model, optimizer, evaluate
         self.epochs, self.classes, self.seed = epochs, classes, seed
@@ -284,30 +282,6 @@ def _check_count(name: str, value: object, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         what = " or None when it is not known," if name == "epochs" else ""
         raise ConfigError(f"{name} is a whole number of at least {least},{what} found {value!r}")
-
-
-def _controller(policy: object) -> Controller:
-    """The controller that a policy argument means."""
-    if isinstance(policy, str) and policy in CONTROLLERS:
-        return make_controller(policy)
-    if isinstance(policy, os.PathLike) or (isinstance(policy, str) and Path(policy).suffix):
-        return _from_file(Path(policy))
-    if isinstance(policy, str):
-        raise unknown("policy", policy, CONTROLLERS)
-    if not isinstance(policy, Controller) or isinstance(policy, type):
-        kinds = f"a name ({', '.join(CONTROLLERS)}), a policy file's path or a Controller"
-        raise ConfigError(f"policy is {kinds}, found {type(policy).__name__}")
-    return policy
-
-
-def _from_file(path: Path) -> Controller:
-    """The policy in a file, if it knows everything that could grow here."""
-    controller = PolicyController.from_file(path)
-    known = controller.policy.config.blueprints
-    for name in (name for topology in Topology for name in names(topology)):
-        if name not in known:
-            raise PolicyError(f"{path}: the policy was made without the blueprint {name!r} that is registered here; {nearest(name, known)}")
-    return controller
 
 
 def _evaluation(result: object) -> Evaluation:

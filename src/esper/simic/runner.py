@@ -17,6 +17,7 @@ from esper.leyline.errors import EsperError, RunError
 from esper.nissa import BEGINNING, Hub, JsonlSink, NullHub
 from esper.nissa.files import remove_unfinished
 from esper.simic.config import GrowthConfig, RunConfig
+from esper.simic.deciding import is_policy_file
 from esper.simic.learn_config import LearnConfig
 from esper.simic.recording import FOLDER
 from esper.simic.study_config import BCConfig, IQLConfig, StudyConfig
@@ -139,7 +140,7 @@ def _name(config: Config) -> str:
     if isinstance(config, LearnConfig):
         return f"{'-'.join(config.task)}-ppo"
     assert isinstance(config, RunConfig)
-    return f"{config.task}-{config.controller}"
+    return f"{config.task}-{'policy' if is_policy_file(config.controller) else config.controller}"
 
 
 def _work(folder: RunFolder, config: Config, hub: Hub) -> Work:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from esper.leyline.events import HostFinished, HostStarted, Rewarded, RunFinishe
 from esper.leyline.reports import EpochReport
 from esper.nissa import Hub
 from esper.simic.config import RunConfig
+from esper.simic.deciding import controller_for, is_policy_file
 from esper.simic.earning import Earnings
 from esper.simic.episode import Episode, Step
 from esper.simic.paired import paired_difference
@@ -72,6 +74,10 @@ class Session:
             torch.set_num_threads(threads)
         self.data = self.task.load(config.data, _device(config.device))
         self.ledger = FlopLedger()
+        settings = {"heuristic": config.heuristic, "fixed": config.fixed, "random": config.random}
+        self.controller = controller_for(config.controller, settings.get(config.controller), called="controller")
+        self.policy_hash = sha256(Path(config.controller).read_bytes()).hexdigest() if is_policy_file(config.controller) else ""
+        """Of the file of the policy that decides; empty where a rule does."""
         self.round = 0
         self.earned: list[tuple[Plot, int, RewardStep]] = []
         """What was earned in the last round: host, epoch of the decision, reward."""
@@ -87,13 +93,8 @@ class Session:
             if slot not in host.model.slot_ids:
                 raise unknown("slot", slot, host.model.slot_ids)
         rules = Rules(max_seeds=config.max_seeds, enabled=config.slots or None)
-        name = "wait" if control else config.controller
-        controller = make_controller(name, self._controller_config(name))
-        episode = Episode(host, controller, rules, host=index, seed=seed)
+        episode = Episode(host, make_controller("wait") if control else self.controller, rules, host=index, seed=seed)
         return Plot(host, episode, index, control, Earnings(config.reward, host.model.slot_ids))
-
-    def _controller_config(self, name: str) -> Any:
-        return {"heuristic": self.config.heuristic, "fixed": self.config.fixed, "random": self.config.random}.get(name)
 
     # Running
 
@@ -240,6 +241,7 @@ class Session:
         return {
             "config": to_toml(self.config),
             "data": self.data.fingerprint,
+            "policy": self.policy_hash,
             "classes": self.data.classes,
             "round": self.round,
             "plots": [
@@ -256,11 +258,13 @@ class Session:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved run, bit for bit. Raises CheckpointError when it is of another config or other data."""
+        """Go on from a saved run, bit for bit. Raises CheckpointError when config, data or policy are not those of the run."""
         if state["config"] != to_toml(self.config):
             raise CheckpointError("the checkpoint was written under another config than the run's config.toml")
         if state["data"] != self.data.fingerprint:
             raise CheckpointError(f"the data differs from that of the checkpoint ({self.data.origin})")
+        if state["policy"] != self.policy_hash:
+            raise CheckpointError(f"{self.config.controller} is not the policy that the run was started with")
         self.round = state["round"]
         for plot, saved in zip(self.plots, state["plots"], strict=True):
             plot.host.load_state(saved["host"])
