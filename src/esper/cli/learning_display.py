@@ -42,13 +42,13 @@ class PlainLearning:
 
     def epoch(self, school: School) -> None:
         done, total = school.round, school.epochs
-        if school.examination is not None:
-            print("examination done", file=self.out, flush=True)
+        if school.arms:
+            print(examined(school), file=self.out, flush=True)
             return
         pace = f"{self.clock.per_epoch(done):.1f} s a round, {self.clock.left(done, total)} left"
         print(f"round {done}/{total}: {line(school.history[-1])}; {pace}", file=self.out, flush=True)
         if done == total:
-            print(f"examination: the policy and four baselines on {school.config.examined} unseen hosts", file=self.out, flush=True)
+            print(f"examination on {school.config.examined} unseen hosts: the policy, and four baselines", file=self.out, flush=True)
 
     def stop(self) -> None:
         """Nothing to put away."""
@@ -103,8 +103,11 @@ class LiveLearning:
             counts = "  ".join(f"{op} {last[f'actions/{op}']:.0f}" for op in OPS)
             lines.append(Text(f"decisions in the last round: {counts}", style="dim"))
         done, total = school.round, school.epochs
-        share = (done + self.hosts_done / school.config.hosts) / total
-        what = f" round {done}/{total}" if done < total else f" examination on {school.config.examined} unseen hosts"
+        now = self.hosts_done / school.config.hosts
+        share, what = (done + now) / total, f" round {done}/{total}"
+        if done == total:
+            share, what = (len(school.arms) + now) / len(school.ARMS), f" examination on {school.config.examined} unseen hosts"
+            lines += [Text(examined(school))] if school.arms else []
         left = f", {self.clock.left(done, total)} left" if self.clock.first < done < total else ""
         bar = Table.grid()
         bar.add_row(ProgressBar(total=1.0, completed=min(1.0, share), width=40), Text(what + left))
@@ -118,6 +121,12 @@ def headline(school: School) -> str:
     processes = f"{config.workers} processes" if config.workers > 1 else "one process"
     memory = f"{school.buffer.nbytes / 1e6:.1f} MB of rollouts"
     return f"PPO on {', '.join(config.task)}: {config.rounds} rounds of {config.hosts} hosts in {processes}, {memory}"
+
+
+def examined(school: School) -> str:
+    """The arms of the examination that were played, in a line."""
+    scores = {name: sum(school.score(played) for played in plays) / len(plays) for name, plays in school.arms.items()}
+    return "examined so far, by val score: " + ", ".join(f"{name} {score:.2f}" for name, score in scores.items())
 
 
 def line(figures: dict[str, float]) -> str:

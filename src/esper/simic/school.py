@@ -26,7 +26,7 @@ from esper.simic.paired import paired_difference
 from esper.simic.ppo import make_optimizer, update
 from esper.simic.recording import FOLDER, EpisodeRecorder
 from esper.simic.rollout import RolloutBuffer
-from esper.simic.rounds import Played, play_controller, play_round
+from esper.simic.rounds import Played, Progress, play_controller, play_round
 from esper.simic.session import versions
 from esper.simic.workers import GrowthWorkers
 from esper.tamiyo import blueprint_names, make
@@ -50,6 +50,9 @@ POLICY_FILE = "policy.safetensors"
 class School:
     """A policy, the hosts it practises on, and the loop of playing and learning. One call of `run_epoch` is one round."""
 
+    ARMS = ("policy", "wait", "random", "fixed", "heuristic")
+    """Who is examined at the end, in this order, on the same hosts."""
+
     def __init__(self, config: LearnConfig, hub: Hub, command: str = "", folder: Path | None = None) -> None:
         self.config, self.hub, self.command, self.folder = config, hub, command, folder
         for file in config.task_files:
@@ -70,6 +73,8 @@ class School:
         self.metrics: UpdateMetrics | None = None
         self.history: list[dict[str, float]] = []
         self.seconds: dict[str, float] = {}
+        self.arms: dict[str, list[Played]] = {}
+        """The examination so far."""
         self.examination: dict[str, Any] | None = None
         self._environment: Environment | None = None
 
@@ -149,9 +154,10 @@ class School:
             self.hub.emit(started)
 
     def run_epoch(self, progress: Callable[[int], None] | None = None) -> None:
-        """One round: play, learn, record. After the last round, the examination."""
+        """One round: play, learn, record. After the last round, one arm of the examination."""
+        told = None if progress is None else lambda done, total: progress(round(self.config.hosts * done / total))
         if self.round >= self.config.rounds:
-            self.examination = self.examine()
+            self._examine(self.ARMS[len(self.arms)], told)
             return
         began = time.perf_counter()
         starts = self._drawn(self.round)
@@ -165,7 +171,7 @@ class School:
             explore=self.explore,
             buffer=self.buffer,
             recorders=recorders,
-            progress=None if progress is None else lambda done, total: progress(round(self.config.hosts * done / total)),
+            progress=told,
         )
         between = time.perf_counter()
         generator = torch.Generator().manual_seed(stream_seed("update", self.config.seed, self.round))
@@ -218,25 +224,30 @@ class School:
 
     # The examination
 
-    def examine(self) -> dict[str, Any]:
-        """The policy against wait, random, fixed and heuristic on unseen hosts, paired by seed, on the val score.
-
-        The score is accuracy in points minus rent, of the harvested network. A claim on the test split is for a comparison of its own.
-        """
+    def _examine(self, arm: str, progress: Progress | None) -> None:
+        """Play one arm on the unseen hosts; after the last, compare."""
         starts = self.examinees()
-        self.policy.eval()
-        arms = {
-            "policy": play_round(
-                self.environment, self.policy, starts, seed=stream_seed("examine", self.config.seed) % (1 << 31), explore=None,
-                deterministic=self.config.deterministic,
+        if arm == "policy":
+            self.policy.eval()
+            seed = stream_seed("examine", self.config.seed) % (1 << 31)
+            likeliest = self.config.deterministic
+            self.arms[arm] = play_round(
+                self.environment, self.policy, starts, seed=seed, explore=None, deterministic=likeliest, progress=progress
             )
-        }
-        for name in ("wait", "random", "fixed", "heuristic"):
-            arms[name] = play_controller(self.environment, make(name), starts)
-        scores = {name: [self.score(played) for played in plays] for name, plays in arms.items()}
+        else:
+            self.arms[arm] = play_controller(self.environment, make(arm), starts, progress=progress)
+        if len(self.arms) == len(self.ARMS):
+            self.examination = self._compared(starts)
+
+    def _compared(self, starts: Sequence[Start]) -> dict[str, Any]:
+        """The policy against each other arm, paired by host, on the val score: accuracy in points minus rent, of the harvested network.
+
+        A claim on the test split is for a comparison of its own.
+        """
+        scores = {name: [self.score(played) for played in plays] for name, plays in self.arms.items()}
         return {
             "hosts": len(starts),
-            "arms": {name: _arm(plays, scores[name]) for name, plays in arms.items()},
+            "arms": {name: arm_figures(plays, scores[name]) for name, plays in self.arms.items()},
             "policy_against": {
                 name: asdict(paired_difference(scores["policy"], scores[name])) for name in scores if name != "policy"
             },
@@ -322,7 +333,8 @@ def round_figures(played: Sequence[Played]) -> dict[str, float]:
     return figures
 
 
-def _arm(plays: Sequence[Played], scores: Sequence[float]) -> dict[str, float]:
+def arm_figures(plays: Sequence[Played], scores: Sequence[float]) -> dict[str, float]:
+    """One arm of the examination: means over its hosts."""
     count = len(plays)
     return {
         "score": sum(scores) / count,

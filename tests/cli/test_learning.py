@@ -1,0 +1,90 @@
+"""`esper train ppo` and what it shows: a line a round and an arm, or a table on a terminal, and an honest comparison at the end."""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from esper.cli.learning_display import LiveLearning
+from esper.cli.main import main
+from esper.nissa import NullHub
+from esper.simic.learn_config import LearnConfig
+from esper.simic.school import School
+from esper.tolaria.runs import read_summary
+
+FEW = ["--rounds", "2", "--hosts", "2", "--pool", "2", "--examined", "2", "--workers", "1", "--epochs", "4"]
+FEW += ["--fix", "widths=[2,2]", "train_size=50"]
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
+    """What a short run printed, and its folder."""
+    folder = tmp_path_factory.mktemp("learning")
+    with chdir(folder), pytest.MonkeyPatch.context() as patch:
+        out = io.StringIO()
+        patch.setattr("sys.stdout", out)
+        assert main(["train", "ppo", *FEW]) == 0
+    return out.getvalue().splitlines(), folder / "runs" / "digits-ppo-001"
+
+
+def test_every_round_and_every_arm_has_a_line(shown: tuple[list[str], Path]) -> None:
+    lines, _ = shown
+    assert lines[0].startswith("PPO on digits: 2 rounds of 2 hosts in one process, ")
+    rounds = [line for line in lines if line.startswith("round ")]
+    assert len(rounds) == 2
+    assert re.match(r"round 1/2: return [+-][\d.]+, val [\d.]+ \([+-][\d.]+ against the control\), size x[\d.]+, ", rounds[0])
+    assert re.search(r"[\d.]+ s a round, \d+ s left$", rounds[0])
+    arms = [line for line in lines if line.startswith("examined so far")]
+    assert [len(line.split(", ")) - 1 for line in arms] == [1, 2, 3, 4, 5]
+    assert re.search(r"policy [\d.]+, wait [\d.]+, random [\d.]+, fixed [\d.]+, heuristic [\d.]+$", arms[-1])
+
+
+def test_the_end_is_a_paired_statement_and_says_where_the_run_lies(shown: tuple[list[str], Path]) -> None:
+    lines, run = shown
+    examination = read_summary(run)["examination"]
+    assert lines[-1] == f"run folder: {run.relative_to(run.parents[1])}"
+    for name in ("wait", "random", "fixed", "heuristic"):
+        (row,) = [line for line in lines if line.split()[:1] == [name]]
+        assert f"{examination['arms'][name]['score']:.2f}" in row
+        assert f"{examination['policy_against'][name]['mean']:+.2f}" in row
+    assert (run / "policy.safetensors").exists()
+
+
+def test_the_policy_of_a_run_grows_hosts_by_its_file(shown: tuple[list[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    _, run = shown
+    policy = str(run / "policy.safetensors")
+    grow = ["--hosts", "1", "--epochs", "3", "--fix", "widths=[2,2]", "train_size=50", "--quiet", "--run", str(run.parent / "grown")]
+    assert main(["train", "heuristic", "--controller", policy, *grow]) == 0
+    assert read_summary(run.parent / "grown")["hosts"][0]["controller"] == "policy"
+    assert capsys.readouterr().err == ""
+
+
+def test_the_live_table_follows_rounds_and_examination() -> None:
+    fix = {"widths": "[2,2]", "train_size": "50"}
+    school = School(LearnConfig(rounds=1, hosts=2, pool=2, examined=2, workers=1, epochs=3, fix=fix), NullHub())
+    display = LiveLearning()
+    texts = []
+    display.school = school
+    while not school.done:
+        texts.append(rendered(display))
+        school.run_epoch(display.progress)
+    texts.append(rendered(display))
+    school.close()
+    assert "round 0/1" in texts[0]
+    assert "entropy where a head had a choice: op " in texts[1]
+    assert "decisions in the last round: wait " in texts[1]
+    assert "examination on 2 unseen hosts" in texts[1]
+    assert "examined so far" not in texts[1]
+    assert "examined so far, by val score: policy " in texts[2]
+    assert "heuristic " in texts[-1]
+
+
+def rendered(display: LiveLearning) -> str:
+    console = Console(record=True, width=140, file=io.StringIO())
+    console.print(display.render())
+    return console.export_text()
