@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from esper.leyline.errors import ConfigError, PolicyError, UnknownNameError
-from esper.leyline.reports import GateConfig
 from esper.nissa import NullHub, read_events
-from esper.simic.config import GrowthConfig
 from esper.simic.growth import Growth, Start
 from esper.simic.learn_config import LearnConfig
 from esper.simic.rounds import play_controller
@@ -20,7 +18,6 @@ from esper.simic.runner import Interrupted, resume, start
 from esper.simic.school import School
 from esper.tamiyo import make
 from esper.tolaria.checkpoint import CheckpointStore
-from esper.tolaria.config import TrainingConfig
 from esper.tolaria.runs import read_run
 
 TINY = LearnConfig(
@@ -119,7 +116,7 @@ def test_mistakes_are_found_before_anything_is_trained(tmp_path: Path) -> None:
 
 
 def test_a_random_legal_episode_on_the_default_task_often_ends_with_a_fossil() -> None:
-    config = GrowthConfig(control=False, training=TrainingConfig(gates=GateConfig.permissive()))
+    config = replace(LearnConfig(), control=False)
     played = play_controller(Growth(config), make("random"), [Start("digits", seed) for seed in range(8)])
     share = sum(each.final["fossilized"] > 0 for each in played) / len(played)
     assert share > 0.2, "with nothing to learn from, nothing is learned"

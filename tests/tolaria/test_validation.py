@@ -17,14 +17,15 @@ from esper.kasmina.blueprints import blueprint as register_blueprint
 from esper.kasmina.blueprints import unregister
 from esper.kasmina.probe import evaluating
 from esper.leyline.actions import Decision, Op, Style
-from esper.leyline.reports import Topology
+from esper.leyline.reports import Isolation, Topology
 from esper.leyline.stages import Stage
+from esper.tolaria import flops
 from esper.tolaria.attribution import configurations
 from esper.tolaria.config import TrainingConfig
 from esper.tolaria.data import Split
 from esper.tolaria.data.digits import read_digits
 from esper.tolaria.data.formats import Images
-from esper.tolaria.flops import FlopLedger
+from esper.tolaria.flops import FlopLedger, _count
 from esper.tolaria.host import Host
 from esper.tolaria.tasks import VisionTask, get
 from esper.tolaria.validation import Measurement, evaluate, evaluate_split, measure
@@ -243,6 +244,40 @@ def test_hosts_that_share_a_ledger_and_differ_in_their_slots_are_counted_apart()
         grow_to(host, Stage.TRAINING, slot)
         found.append(host.train_epoch().flops["forward"])
     assert found == [50 * (CONV + HEAD + SEED), 50 * (CONV + HEAD + SEED // 4)]
+
+
+@pytest.mark.parametrize("isolation", ["boost", "shadow", "none"])
+def test_seeds_that_are_counted_one_by_one_add_up_to_the_whole_network(isolation: Isolation) -> None:
+    host = make_host(0, TrainingConfig(gates=OPEN, isolation=isolation), widths=(2, 4, 4), epochs=60)
+    grow_to(host, Stage.FOSSILIZED, "r0c0", "conv_heavy")
+    grow_to(host, Stage.BLENDING, "r0c2", "depthwise", tempo=10, style=Style.GATED)
+    grow_to(host, Stage.TRAINING, "r0c1", "attention")
+    x, y = host.split.x[:2], host.split.y[:2]
+
+    def run() -> Tensor:
+        return host.task.loss(host.model(x), y)
+
+    for backward in (True, False):
+        found = FlopLedger().per_sample(host.model, "a host", 2, run, backward=backward)
+        assert found == _count(host.model, 2, run, backward)
+        with host.model.trial("r0c1"):
+            found = FlopLedger().per_sample(host.model, "a host", 2, run, backward=backward)
+            assert found == _count(host.model, 2, run, backward)
+
+
+def test_the_counter_runs_no_more_once_every_part_of_a_network_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = FlopLedger()
+    for slot, blueprint in (("r0c0", "conv_light"), ("r0c1", "conv_small")):
+        host = make_host(0, widths=(2, 2, 4), epochs=60)
+        host.ledger = ledger
+        grow_to(host, Stage.FOSSILIZED, slot, blueprint)
+        epoch(host)
+    host = make_host(0, widths=(2, 2, 4), epochs=60)
+    host.ledger = ledger
+    monkeypatch.setattr(flops, "_count", None)
+    grow_to(host, Stage.FOSSILIZED, "r0c0", "conv_light")
+    grow_to(host, Stage.FOSSILIZED, "r0c1", "conv_small")
+    assert host.flops["counterfactual"] > 0
 
 
 def enlarged(source: Path | None) -> Images:

@@ -67,9 +67,9 @@ class LearnConfig(GrowthConfig):
     """Features of a slot in the policy."""
     checkpoint_every: Annotated[int, Range(1)] = 1
     """Rounds between checkpoints."""
-    member: Literal["standard", "family"] = "standard"
-    """Standard: hosts differ in their weights and data order alone. Family: each host's seed also draws width, data, noise and budget,
-    for a policy that is to serve many kinds of host; it takes several times as many rounds."""
+    member: Literal["standard", "family"] = "family"
+    """Family: each host's seed draws its width, kernel, data, noise and budget, so that there is something to tell hosts apart by.
+    Standard: hosts differ in their weights and data order alone, and one schedule suits them all."""
     training: TrainingConfig = field(default_factory=_permissive)
     ppo: PPOConfig = field(default_factory=_few_rounds)
 

@@ -234,14 +234,14 @@ class Host:
         x, y = self.batch(torch.arange(samples, device=self.data.train.x.device))
         self.model.train()
         forward, backward = self.ledger.per_sample(
-            self.model, (self.architecture, "train"), samples, lambda: self.task.loss(self.model(x), y), backward=True
+            self.model, self.architecture, samples, lambda: self.task.loss(self.model(x), y), backward=True
         )
         counts = {"forward": forward * n, "backward": backward * n}
         if self.config.isolation == "shadow" and any(r.life.stage is Stage.TRAINING for r in self.model._slots()):
             training = [slot.id for slot in self.model._slots() if slot.life.stage is Stage.TRAINING]
             with self.model.trial(*training):
                 forward, backward = self.ledger.per_sample(
-                    self.model, (self.architecture, "shadow"), samples, lambda: self.task.loss(self.model(x), y), backward=True
+                    self.model, self.architecture, samples, lambda: self.task.loss(self.model(x), y), backward=True
                 )
             counts["forward"] += forward * n
             counts["backward"] += backward * n

@@ -119,10 +119,16 @@ def count(
 ) -> dict[str, int]:
     """Operations of the plain validation pass, and of what the other configurations cost on top."""
     samples = min(2, len(split))
-    x = split.x[:samples]
-    plain, _ = ledger.per_sample(model, (architecture, "val"), samples, lambda: task.loss(model(x), split.y[:samples]), backward=False)
-    stack = (architecture, tuple(wanted))
-    total, _ = ledger.per_sample(model, stack, samples, lambda: _logits(model, model, x, wanted).sum(), backward=False)
+    x, y = split.x[:samples], split.y[:samples]
+
+    def one() -> int:
+        return ledger.per_sample(model, architecture, samples, lambda: task.loss(model(x), y), backward=False)[0]
+
+    plain = total = one()
+    if len(wanted) > 1:
+        # Every seed that some configuration has on runs for all of them.
+        with model.stacked([frozenset().union(*wanted)], batch=samples):
+            total = one() * len(wanted)
     return {"validation": plain * len(split), "counterfactual": (total - plain) * len(split)}
 
 
