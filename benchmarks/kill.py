@@ -1,6 +1,6 @@
 """Kill runs at random moments, resume each until it is done, and compare it with a run that was left alone.
 
-    python benchmarks/kill.py [--kills 500] [--seed 0] [--json FILE]
+    python benchmarks/kill.py [--kills 500] [--seed 0] [--scenario N] [--json FILE]
 
 Each run is the real command, `esper train`, in a process of its own, a fork, so that torch is imported once. Half of the kills come
 at a random time, half at a random operation on a file, which is where a checkpoint or a record would tear. What is compared is
@@ -28,6 +28,7 @@ import torch
 from safetensors import safe_open
 
 import esper.simic.runner
+import esper.simic.school
 import esper.simic.session  # noqa: F401
 from esper.cli.main import main as esper_command
 from esper.leyline.events import StageChanged
@@ -43,8 +44,9 @@ SCENARIOS = [
     f"heuristic --controller random --random.wait 0.1 --checkpoint-every 2 --training.isolation shadow {HOSTS} slots=both",
     f"heuristic --controller random --random.wait 0.3 --checkpoint-every 3 --seed 7 --no-control {HOSTS} augment=true",
     f"heuristic --heuristic.first-epoch 1 --heuristic.early-margin -99 --checkpoint-every 1 --seed 3 {HOSTS}",
+    f"ppo --rounds 4 --pool 3 --examined 2 --workers 1 --hidden 16 --slot-width 16 {HOSTS}",
 ]
-"""Runs in which seeds go through every stage, with checkpoints at every, every second and every third epoch."""
+"""Runs in which seeds go through every stage, with checkpoints at every, every second and every third epoch; the last one learns."""
 FILE_OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.listdir", "os.truncate", "shutil.rmtree"}
 PLACES = {"run": 150, "run/checkpoints/.tmp-": 40}
 """Where operations on files are counted, and how many in one process at most until it is killed: anywhere, or in unfinished checkpoints."""
@@ -58,7 +60,7 @@ def outcome(run: Path) -> dict[str, Any]:
         "checkpoint": _hash(newest.state["session"]),
         "next event": newest.state["telemetry"]["seq"],
         "events": [envelope.identity() for envelope in read_events(run / "events.jsonl")],
-        "episodes": {path.name: _hash(_episode(path)) for path in sorted((run / "episodes").glob("host-*"))},
+        "episodes": {path.name: _hash(_episode(path)) for path in sorted((run / "episodes").glob("*.safetensors"))},
         "summary": (run / "summary.json").read_text(),
         "files": sorted(str(path.relative_to(run)) for path in run.rglob("*")),
     }
@@ -212,13 +214,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=500, help="how many processes to kill")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
+    parser.add_argument("--scenario", type=int, choices=range(len(SCENARIOS)), help="one kind of run alone (default: all in turn)")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         reaper, began = Reaper(Path(folder), arguments.seed), time.monotonic()
         while reaper.counts["kills"] < arguments.kills:
-            reaper.one_run(reaper.counts["runs"] % len(SCENARIOS), arguments.kills - reaper.counts["kills"])
+            scenario = reaper.counts["runs"] % len(SCENARIOS) if arguments.scenario is None else arguments.scenario
+            reaper.one_run(scenario, arguments.kills - reaper.counts["kills"])
             done = f"{reaper.counts['kills']} of {arguments.kills} kills, {time.monotonic() - began:.0f} s"
             print(f"{done}, {len(reaper.failures)} mismatches", file=sys.stderr, flush=True)
         seconds = time.monotonic() - began
