@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import signal
 from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from esper.cli.learning_display import LiveLearning
-from esper.cli.main import main
+from esper.cli.main import EXIT_INTERRUPTED, main
 from esper.nissa import NullHub
 from esper.simic.learn_config import LearnConfig
 from esper.simic.school import School
@@ -62,6 +65,30 @@ def test_the_policy_of_a_run_grows_hosts_by_its_file(shown: tuple[list[str], Pat
     assert main(["train", "heuristic", "--controller", policy, *grow]) == 0
     assert read_summary(run.parent / "grown")["hosts"][0]["controller"] == "policy"
     assert capsys.readouterr().err == ""
+
+
+def test_an_interrupted_run_takes_other_settings_when_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    once = School.run_epoch
+
+    def interrupted(self: School, progress: Any = None) -> None:
+        once(self, progress)
+        if self.round == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(School, "run_epoch", interrupted)
+    assert main(["train", "ppo", *FEW, "--quiet", "--run", "run"]) == EXIT_INTERRUPTED
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--resume", "run", "--hosts", "3"]) == 2
+    assert "'hosts' cannot change when a run goes on; what can: rounds, " in capsys.readouterr().err
+    assert main(["train", "--resume", "run", "--ppo.entropy-strat", "0.5"]) == 2
+    assert "unknown argument '--ppo.entropy-strat'; did you mean '--ppo.entropy-start'?" in capsys.readouterr().err
+    assert main(["train", "--resume", "run", "--ppo.entropy-start", "0.5", "--reset-heads", "tempo,style", "--quiet"]) == 0
+    rounds = read_summary(Path("run"))["rounds"]
+    assert rounds[0]["train/entropy_coefficient"] < 0.02 < rounds[1]["train/entropy_coefficient"]
 
 
 def test_the_live_table_follows_rounds_and_examination() -> None:

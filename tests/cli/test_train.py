@@ -61,7 +61,7 @@ SMALL = ["--hosts", "1", "--epochs", "3", "--fix", "widths=[2,2,4]", "train_size
         ("--resume", "argument --resume: expected one argument"),
         ("--resume {empty}", "{empty} is not a run: it has no run.json"),
         ("--resume {empty}/nowhere", "is not a run: there is no such folder"),
-        ("--resume {empty} --hosts 3", "unknown argument '--hosts'"),
+        ("--resume {empty} --hosts 3", "{empty} is not a run: it has no run.json"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing(

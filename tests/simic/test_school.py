@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from esper.leyline.config import load
 from esper.leyline.errors import ConfigError, PolicyError, UnknownNameError
 from esper.nissa import NullHub, read_events
 from esper.simic.growth import Growth, Start
@@ -19,6 +20,7 @@ from esper.simic.school import School
 from esper.tamiyo import make
 from esper.tolaria.checkpoint import CheckpointStore
 from esper.tolaria.runs import read_run
+from tests.simic.runs import small
 
 TINY = LearnConfig(
     rounds=3, hosts=3, pool=3, examined=2, epochs=7, workers=1, fix={"widths": "[2, 2]", "train_size": "100"}, hidden=16, slot_width=16
@@ -76,6 +78,32 @@ def test_a_school_that_was_stopped_learns_the_same(tmp_path: Path) -> None:
     assert len(list((tmp_path / "stopped" / "episodes").iterdir())) == TINY.rounds * TINY.hosts
     with pytest.raises(Exception, match="finished"):
         resume(tmp_path / "whole")
+
+
+def test_a_stopped_run_goes_on_with_other_settings_of_learning_and_no_others(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        start(TINY, run, "test", StopAfter(1))
+    for wrong in ("hosts", "task", "ppo.prior.wait", "training.clip"):
+        with pytest.raises(ConfigError, match=f"'{wrong}' cannot change when a run goes on; what can: rounds, "):
+            resume(run, settings={wrong: 3})
+    with pytest.raises(ConfigError, match="entropy_start"):
+        resume(run, settings={"ppo.entropy_start": -1.0})
+    summary = resume(run, settings={"ppo.entropy_start": 0.5, "ppo.entropy_end": 0.5, "ppo.weight_decay": 0.25, "rounds": 2})
+    assert [each["train/entropy_coefficient"] for each in summary["rounds"]] == [TINY.ppo.entropy_start, 0.5]
+    config = load(LearnConfig, run / "config.toml")
+    assert config == replace(TINY, rounds=2, ppo=replace(TINY.ppo, entropy_start=0.5, entropy_end=0.5, weight_decay=0.25))
+    assert "changed: ppo.entropy_start is 0.5, " in (run / "log.txt").read_text()
+    newest = CheckpointStore(run / "checkpoints", run=read_run(run).id).latest()
+    assert newest is not None
+    assert [group["weight_decay"] for group in newest.state["session"]["optimizer"]["param_groups"]] == [0.0, 0.25]
+
+
+def test_a_run_under_a_controller_goes_on_as_it_began(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        start(small(), tmp_path / "run", "test", StopAfter(2))
+    with pytest.raises(ConfigError, match="'epochs' cannot change when a run goes on; this kind of run goes on as it began"):
+        resume(tmp_path / "run", settings={"epochs": 20})
 
 
 def test_workers_play_what_one_process_plays(tmp_path: Path) -> None:

@@ -114,15 +114,37 @@ def main(argv: list[str]) -> int:
 
 
 def _resume(argv: list[str]) -> int:
-    parser = Parser(prog="esper train --resume", allow_abbrev=False)
+    parser = Parser(
+        prog="esper train --resume",
+        usage="esper train --resume RUN [OPTIONS]",
+        description="Go on with an interrupted run, bit for bit.",
+        epilog="""\
+A run that teaches a policy can go on with other settings of learning, named as in esper train ppo:
+  esper train --resume runs/digits-ppo-001 --rounds 60 --ppo.entropy-end 0.02""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument("--resume", type=Path, metavar="RUN", help="the run to go on with")
     parser.add_argument("--reset-heads", nargs="+", default=[], metavar="HEAD", help="make these heads of a policy new")
     _add_common(parser)
-    arguments = parser.parse_args(argv)
+    arguments, extra = parser.parse_known_args(argv)
     from esper.simic.runner import resume
 
+    settings = _settings(arguments.resume, extra) if extra else {}
     change = (lambda work: _reset(work, arguments.reset_heads)) if arguments.reset_heads else None
-    return _report(lambda display: resume(arguments.resume, display, arguments.telemetry, change), arguments)
+    return _report(lambda display: resume(arguments.resume, display, arguments.telemetry, change, settings), arguments)
+
+
+def _settings(run: Path, extra: list[str]) -> dict[str, Any]:
+    """What further flags say, of the settings that a run of its kind has."""
+    from esper.simic.runner import read_config
+    from esper.tolaria.runs import read_run
+
+    read_run(run)
+    kind = type(read_config(run / "config.toml"))
+    parser = Parser(prog="esper train --resume", allow_abbrev=False)
+    add_flags(parser, kind, everything=False)
+    return changes(kind, parser.parse_args(extra))
 
 
 def _reset(work: Any, heads: list[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -34,6 +34,10 @@ def _few_rounds() -> PPOConfig:
         entropy_end=0.001,
         prior_strength=PriorStrength(op=0.05),
     )
+
+
+CHANGEABLE = ("rounds", "examined", "deterministic", "workers", "checkpoint_every", "ppo")
+"""Settings that may be others when an interrupted run goes on, but for ppo.prior; the rest is part of what was learned so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,3 +79,9 @@ class LearnConfig(GrowthConfig):
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+    def lasting(self) -> LearnConfig:
+        """This config with whatever may change put back to its default: the same for as long as a run goes on."""
+        fresh = LearnConfig()
+        defaults = {name: getattr(fresh, name) for name in CHANGEABLE}
+        return replace(self, **{**defaults, "ppo": replace(fresh.ppo, prior=self.ppo.prior)})

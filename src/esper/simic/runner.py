@@ -12,13 +12,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from esper.leyline.config import load
-from esper.leyline.errors import EsperError, RunError
+from esper.leyline.config import load, replace_fields
+from esper.leyline.errors import ConfigError, EsperError, RunError
 from esper.nissa import BEGINNING, Hub, JsonlSink, NullHub
 from esper.nissa.files import remove_unfinished
 from esper.simic.config import GrowthConfig, RunConfig
 from esper.simic.deciding import is_policy_file
-from esper.simic.learn_config import LearnConfig
+from esper.simic.learn_config import CHANGEABLE, LearnConfig
 from esper.simic.recording import FOLDER
 from esper.simic.study_config import BCConfig, IQLConfig, StudyConfig
 from esper.tolaria.checkpoint import CheckpointStore
@@ -109,14 +109,34 @@ def start(config: Config, path: Path | None, command: str, watcher: Watcher | No
 
 
 def resume(
-    path: Path, watcher: Watcher | None = None, telemetry: bool = True, change: Callable[[Any], None] | None = None
+    path: Path,
+    watcher: Watcher | None = None,
+    telemetry: bool = True,
+    change: Callable[[Any], None] | None = None,
+    settings: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """Go on with an interrupted run from its last whole checkpoint, or from the beginning when it has none.
 
     change: what to do to the work once it is restored, such as making heads of a policy new.
+    settings: values to go on with in place of those in the run's config, by dotted keys; see learn_config.CHANGEABLE.
     """
     with RunFolder.open(path) as folder:
-        return _run(folder, read_config(folder.config), watcher, telemetry, change)
+        config = read_config(folder.config)
+        if settings:
+            config = _with_settings(config, settings)
+            folder.change_config(config)
+            folder.log("changed: " + ", ".join(f"{key} is {value}" for key, value in settings.items()))
+        return _run(folder, config, watcher, telemetry, change)
+
+
+def _with_settings(config: Config, settings: Mapping[str, object]) -> Config:
+    """The config with these settings, if a run may go on with others."""
+    allowed = CHANGEABLE if isinstance(config, LearnConfig) else ()
+    for key in settings:
+        if key.split(".")[0] not in allowed or key.startswith("ppo.prior."):
+            can = f"what can: {', '.join(allowed)}" if allowed else "this kind of run goes on as it began"
+            raise ConfigError(f"{key!r} cannot change when a run goes on; {can}")
+    return replace_fields(config, settings, source="esper train --resume")
 
 
 def read_config(path: Path) -> Config:

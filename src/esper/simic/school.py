@@ -290,7 +290,7 @@ class School:
     def state(self) -> dict[str, Any]:
         """Everything between two rounds. Episodes start from zero memory, so no host is part of it."""
         return {
-            "config": to_toml(self.config),
+            "config": to_toml(self.config.lasting()),
             "round": self.round,
             "policy": self.policy.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -299,11 +299,13 @@ class School:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, bit for bit."""
-        if state["config"] != to_toml(self.config):
+        """Go on from a saved state, bit for bit; settings of learning are the present ones."""
+        if state["config"] != to_toml(self.config.lasting()):
             raise CheckpointError("the checkpoint was written under another config than the run's config.toml")
         self.policy.load_state_dict(state["policy"])
         self.optimizer.load_state_dict(state["optimizer"])
+        for group, fresh in zip(self.optimizer.param_groups, self.policy.parameter_groups(self.ppo.weight_decay), strict=True):
+            group["weight_decay"] = fresh["weight_decay"]
         self.round, self.history, self.examination = state["round"], list(state["history"]), state["examination"]
 
     def reset_heads(self, heads: Sequence[str]) -> None:

@@ -116,6 +116,14 @@ class RunFolder:
         """The resolved config, for `leyline.config.load`."""
         return self.path / _CONFIG
 
+    def change_config(self, config: DataclassInstance) -> None:
+        """Write another config in place of the run's, whole or not at all."""
+        toml = configs.to_toml(config).encode()
+        try:
+            replace_file(self.path / _CONFIG, toml)
+        except OSError as error:
+            raise RunError(f"the config of the run cannot be written: {self.path / _CONFIG}: {error.strerror}") from error
+
     @property
     def events(self) -> Path:
         """The journal, for a JsonlSink."""
