@@ -11,6 +11,7 @@ from esper.leyline.config import Range, check_ranges
 from esper.leyline.reports import GateConfig
 from esper.simic.config import GrowthConfig
 from esper.simic.ppo_config import PPOConfig, PriorStrength
+from esper.tamiyo.prior import Prior
 from esper.tolaria.config import TrainingConfig
 
 
@@ -24,7 +25,11 @@ def _permissive() -> TrainingConfig:
 
 
 def _few_rounds() -> PPOConfig:
-    """Learning that pays within some twenty updates: larger steps, and less of a hold on the op head, than PPOConfig's own defaults."""
+    """Learning that pays within some twenty updates: larger steps, and less of a hold on the op head, than PPOConfig's own defaults.
+
+    And a start that is readier to take a seed on to the end: where half-grown seeds are the rule, what is learned first is to leave
+    growing alone, and a few rounds may never find out more.
+    """
     return PPOConfig(
         learning_rate=3e-3,
         warmup_updates=2,
@@ -33,6 +38,7 @@ def _few_rounds() -> PPOConfig:
         entropy_start=0.01,
         entropy_end=0.001,
         prior_strength=PriorStrength(op=0.05),
+        prior=Prior(wait=0.8, wait_when_ready=0.2),
     )
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from esper.leyline.actions import Head, Op, matters
 from esper.leyline.errors import ConfigError, RunError
 from esper.simic.recording import RecordedEpisode, read_episodes
+from esper.simic.rollout import discounted
 from esper.tamiyo.batch import HEADS, ObservationBatch
 from esper.tamiyo.masks import PARAMETERS
 from esper.tolaria.data.streams import stream_seed
@@ -79,12 +80,7 @@ class Lessons:
 
 def returns_to_go(reward: Tensor, weight: Tensor, gamma: float) -> Tensor:
     """[episodes, steps]: reward of each step plus gamma times what follows; the end of an episode is its end."""
-    total = torch.zeros_like(reward)
-    following = torch.zeros_like(reward[:, 0])
-    for step in range(reward.shape[1] - 1, -1, -1):
-        following = (reward[:, step] + gamma * following) * weight[:, step]
-        total[:, step] = following
-    return total
+    return discounted(reward * weight, weight == 0, gamma)
 
 
 def allowed(batch: ObservationBatch, actions: Tensor) -> Tensor:

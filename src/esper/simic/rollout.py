@@ -187,10 +187,18 @@ def gae(
     following = torch.zeros_like(value)
     following[:, :-1] = value[:, 1:]
     following = torch.where(terminated, 0.0, torch.where(truncated, bootstrap, following))
-    # Time in front, so that each step of the loop reads and writes whole rows, and allocates nothing.
-    delta = ((reward + gamma * following - value) * weight).T.contiguous()
-    carry = (gamma * gae_lambda * weight * ~(terminated | truncated)).T.contiguous()
-    advantage = delta.clone()
-    for step in range(len(delta) - 2, -1, -1):
-        advantage[step].addcmul_(carry[step], advantage[step + 1])
-    return advantage.T.contiguous()
+    delta = (reward + gamma * following - value) * weight
+    return discounted(delta, terminated | truncated | (weight == 0), gamma * gae_lambda)
+
+
+def discounted(values: Tensor, ends: Tensor, rate: float) -> Tensor:
+    """[hosts, steps]: each step's value plus what follows it up to the next end, that one included, by powers of the rate.
+
+    One product of matrices instead of a loop over time: what step t gets of step u is rate^(u - t) if no end lies between them.
+    """
+    steps = torch.arange(values.shape[1], device=values.device)
+    ahead = steps - steps[:, None]
+    share = torch.where(ahead >= 0, torch.pow(torch.tensor(rate, dtype=torch.float64), ahead.clamp(min=0)), 0.0)
+    episode = ends.cumsum(dim=1) - ends.long()
+    same = episode[:, :, None] == episode[:, None, :]
+    return ((share * same) @ values.double().unsqueeze(-1)).squeeze(-1).to(values.dtype)

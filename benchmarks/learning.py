@@ -1,0 +1,92 @@
+"""What a setting does to learning: policies taught with and without it, from several seeds, examined on the same unseen hosts.
+
+    python benchmarks/learning.py [--seeds 0 1 2] [--jobs 2] [--json FILE] [-- FLAGS OF esper train ppo]
+
+    python benchmarks/learning.py                         how the defaults do, and how much that depends on the seed
+    python benchmarks/learning.py -- --no-control         rewards without the paired control
+
+Prints the val score (accuracy minus rent) of each policy, and the paired difference over hosts, each host's score being the mean over
+seeds. Every policy takes as long as `esper train ppo` on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing as mp
+import statistics
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from esper.cli.flags import Parser, add_flags, changes
+from esper.leyline.config import replace_fields
+from esper.nissa import NullHub
+from esper.simic.learn_config import LearnConfig
+from esper.simic.paired import paired_difference
+
+ARMS = ("wait", "random", "fixed", "heuristic")
+
+
+def examined(task: tuple[LearnConfig, str]) -> list[dict[str, float]]:
+    """Teach a policy, or take a rule as it is, and examine it: a row for each host."""
+    from esper.simic.rounds import play_controller
+    from esper.simic.school import School
+    from esper.tamiyo import make
+
+    config, arm = task
+    school = School(config, NullHub())
+    try:
+        while arm == "policy" and "policy" not in school.arms:
+            school.run_epoch()
+        plays = school.arms["policy"] if arm == "policy" else play_controller(school.environment, make(arm), school.examinees())
+        return [{"score": school.score(played), **played.final} for played in plays]
+    finally:
+        school.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the policies")
+    parser.add_argument("--jobs", type=int, default=2, help="policies that are taught at the same time")
+    parser.add_argument("--json", type=Path, help="write every row to this file")
+    parser.add_argument("flags", nargs="*", help="settings of esper train ppo that are to be compared with the defaults")
+    arguments = parser.parse_args()
+    flags = Parser(prog="esper train ppo", allow_abbrev=False)
+    add_flags(flags, LearnConfig, everything=False)
+    plain = replace(LearnConfig(), workers=1)
+    settings = {"default": plain}
+    if arguments.flags:
+        settings[" ".join(arguments.flags)] = replace_fields(plain, changes(LearnConfig, flags.parse_args(arguments.flags)))
+    tasks = {(name, seed): (replace(config, seed=seed), "policy") for name, config in settings.items() for seed in arguments.seeds}
+    tasks |= {(arm, 0): (plain, arm) for arm in ARMS}
+    with ProcessPoolExecutor(arguments.jobs, mp_context=mp.get_context("spawn")) as pool:
+        found = dict(zip(tasks, pool.map(examined, tasks.values()), strict=True))
+    if arguments.json:
+        arguments.json.write_text(json.dumps([{"who": who, "seed": seed, "hosts": rows} for (who, seed), rows in found.items()], indent=1))
+    show(found, list(settings))
+    return 0
+
+
+def show(found: dict[tuple[str, int], list[dict[str, Any]]], settings: list[str]) -> None:
+    """The table, and the comparisons."""
+    print(f"{'who':30} {'seed':>4} {'score':>7} {'accuracy':>9} {'fossils':>8}")
+    for (who, seed), rows in found.items():
+        figures = [statistics.mean(row[name] for row in rows) for name in ("score", "accuracy", "fossilized")]
+        print(f"{who:30} {seed if who in settings else '':>4} {figures[0]:7.2f} {figures[1]:9.2f} {figures[2]:8.2f}")
+
+    def by_host(who: str) -> list[float]:
+        """Each host's score, the mean over seeds."""
+        runs = [[row["score"] for row in rows] for (each, _), rows in found.items() if each == who]
+        return [statistics.mean(scores) for scores in zip(*runs, strict=True)]
+
+    for who in settings:
+        for other in (*settings, *ARMS):
+            if other != who and not (other in settings and settings.index(other) > settings.index(who)):
+                print(f"{who} against {other}: {paired_difference(by_host(who), by_host(other))}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
