@@ -89,12 +89,14 @@ register(
         summary="the sources of Python's standard library, always there: text without a download",
         read=_stdlib,
         family=Family(
-            standard=Member(width=32, heads=2, layers=2, block=64, train_size=2048, epochs=25, batch=16, learning_rate=0.2),
+            standard=Member(
+                width=32, heads=2, layers=2, block=64, train_size=2048, epochs=25, batch=16, optimizer="adamw", learning_rate=3e-3
+            ),
             ranges={
                 "width": (16, 32, 64),
                 "layers": (1, 2, 3),
                 "train_size": (1024, 2048, 4096),
-                "learning_rate": (0.1, 0.2, 0.3),
+                "learning_rate": (2e-3, 3e-3, 5e-3),
                 **_BUDGETS,
             },
             outside={"width": (8, 96), "layers": (4,), "train_size": (512, 8192), "epochs": (10, 60)},
@@ -157,12 +159,14 @@ register(
         read=_tinystories,
         threads=0,
         family=Family(
-            standard=Member(width=384, heads=6, layers=6, block=256, train_size=8192, epochs=25, batch=32, learning_rate=0.1),
+            standard=Member(
+                width=384, heads=6, layers=6, block=256, train_size=8192, epochs=25, batch=32, optimizer="adamw", learning_rate=1e-3
+            ),
             ranges={
                 "width": (192, 384),
                 "layers": (2, 4, 6),
                 "train_size": (4096, 8192),
-                "learning_rate": (0.05, 0.1),
+                "learning_rate": (5e-4, 1e-3),
                 **_BUDGETS,
             },
             outside={"width": (96, 768), "layers": (1, 8), "train_size": (1024,), "epochs": (10, 60)},
