@@ -87,7 +87,8 @@ def gradients(school: School, rollout: Rollout, advantage: Tensor, groups: int) 
         scores = policy.replay(rollout.batch[rows], rollout.exploration).score(rollout.actions[rows])
         loss = -(scores.log_prob * normalised(advantage[rows], weight) * weight).sum() / weight.sum()
         parts = torch.autograd.grad(loss, parameters, allow_unused=True)
-        found.append(torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for p, g in zip(parameters, parts, strict=True)]))
+        whole = [torch.zeros_like(p) if part is None else part for p, part in zip(parameters, parts, strict=True)]
+        found.append(torch.cat([part.flatten() for part in whole]))
     return torch.stack(found).double()
 
 
