@@ -7,10 +7,8 @@ read by the form of the value in the file, so its members must have different fo
 from __future__ import annotations
 
 import json
-import os
 import re
 import reprlib
-import secrets
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
@@ -21,6 +19,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from esper.leyline.errors import ConfigError, nearest
+from esper.leyline.files import replace_file
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -86,17 +85,9 @@ def to_toml(config: DataclassInstance) -> str:
 
 def save(config: DataclassInstance, path: str | Path) -> None:
     """Write the config to `path`: whole or not at all, whatever happens meanwhile."""
-    path, text = Path(path), to_toml(config)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    text = to_toml(config)
     try:
-        try:
-            with temporary.open("x", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        replace_file(Path(path), text.encode())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from esper.leyline.errors import EventError, RunError
 from esper.leyline.events import Envelope, from_json_line, to_json_line
-from esper.nissa.files import write_all
+from esper.leyline.files import write_all
 
 _BLOCK = 1 << 16
 """Bytes that are read at once when a line's beginning is sought from its end."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from esper.nissa.files import replace_file
+from esper.leyline.files import replace_file
 from esper.simic.config import GrowthConfig
 from esper.simic.rewards import Control
 from esper.tolaria.data import Data

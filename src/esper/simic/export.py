@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from esper.kasmina import Growable
 from esper.kasmina.probe import evaluating
 from esper.leyline.errors import ConfigError, HarvestError, RunError, unknown
-from esper.nissa.files import replace_file
+from esper.leyline.files import replace_file
 from esper.simic.config import RunConfig
 from esper.simic.runner import read_config
 from esper.tolaria.checkpoint import CheckpointStore

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from esper.leyline.actions import Decision
 from esper.leyline.errors import RunError
+from esper.leyline.files import replace_file
 from esper.leyline.observation import OBSERVATION
-from esper.nissa.files import replace_file
 from esper.tamiyo import Observation
 from esper.tamiyo.batch import ObservationBatch, action_of
 

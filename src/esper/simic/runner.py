@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from esper.leyline.config import load, replace_fields
 from esper.leyline.errors import ConfigError, EsperError, RunError
+from esper.leyline.files import remove_unfinished
 from esper.nissa import BEGINNING, Hub, JsonlSink, NullHub
-from esper.nissa.files import remove_unfinished
 from esper.simic.config import GrowthConfig, RunConfig
 from esper.simic.deciding import is_policy_file
 from esper.simic.learn_config import CHANGEABLE, LearnConfig

@@ -8,8 +8,6 @@ they would in a new policy.
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
@@ -23,6 +21,7 @@ from torch import Tensor
 
 from esper.leyline.config import from_mapping
 from esper.leyline.errors import ConfigError, PolicyError, nearest
+from esper.leyline.files import replace_file
 from esper.leyline.observation import OBSERVATION
 from esper.tamiyo.network import PolicyConfig
 from esper.tamiyo.policy import Policy
@@ -153,15 +152,7 @@ def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        try:
-            with temporary.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        replace_file(path, content)
     except OSError as error:
         raise PolicyError(f"the policy cannot be written to {path}: {error.strerror}") from error

@@ -34,7 +34,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from esper.leyline.errors import CheckpointError, DeviceError
-from esper.nissa.files import sync_folder, write_new
+from esper.leyline.files import sync_folder, write_new
 
 FORMAT = "esper checkpoint"
 FORMAT_VERSION = 1

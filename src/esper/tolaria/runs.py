@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from esper.leyline import config as configs
 from esper.leyline.errors import RunError
-from esper.nissa.files import remove_unfinished, replace_file, sync_folder
+from esper.leyline.files import remove_unfinished, replace_file, sync_folder
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
