@@ -1,6 +1,6 @@
 """What a setting does to learning: policies taught with and without it, from several seeds, examined on the same unseen hosts.
 
-    python benchmarks/learning.py [--seeds 0 1 2] [--jobs 2] [--json FILE] [-- FLAGS OF esper train ppo]
+    python benchmarks/learning.py [--seeds 0 1 2] [--examined 40] [--jobs 2] [--json FILE] [-- FLAGS OF esper train ppo]
 
     python benchmarks/learning.py                         how the defaults do, and how much that depends on the seed
     python benchmarks/learning.py -- --no-control         rewards without the paired control
@@ -50,13 +50,14 @@ def examined(task: tuple[LearnConfig, str]) -> list[dict[str, float]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the policies")
+    parser.add_argument("--examined", type=int, default=40, help="unseen hosts that each is examined on")
     parser.add_argument("--jobs", type=int, default=2, help="policies that are taught at the same time")
     parser.add_argument("--json", type=Path, help="write every row to this file")
     parser.add_argument("flags", nargs="*", help="settings of esper train ppo that are to be compared with the defaults")
     arguments = parser.parse_args()
     flags = Parser(prog="esper train ppo", allow_abbrev=False)
     add_flags(flags, LearnConfig, everything=False)
-    plain = replace(LearnConfig(), workers=1)
+    plain = replace(LearnConfig(), workers=1, examined=arguments.examined)
     settings = {"default": plain}
     if arguments.flags:
         settings[" ".join(arguments.flags)] = replace_fields(plain, changes(LearnConfig, flags.parse_args(arguments.flags)))
