@@ -76,9 +76,9 @@ def test_a_users_own_tasks_are_listed(capsys: pytest.CaptureFixture[str], tmp_pa
         "from esper.tolaria.tasks import get, register\n"
         "register(replace(get('digits'), name='my-digits', summary='mine'))\n"
     )
-    assert rows(capsys, "--tasks", str(file))["my-digits"]["summary"] == "mine"
+    assert rows(capsys, "--task-files", str(file))["my-digits"]["summary"] == "mine"
     with pytest.raises(ConfigError, match="no task file"):
-        main(["--tasks", str(tmp_path / "none.py")])
+        main(["--task-files", str(tmp_path / "none.py")])
 
 
 @pytest.mark.parametrize("name", ["fashion", "fashion-mnist"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from esper.simic.paired import paired_difference
@@ -32,3 +34,11 @@ def test_the_interval_is_the_same_every_time() -> None:
 def test_arms_of_different_length_are_refused() -> None:
     with pytest.raises(ValueError, match="as many results"):
         paired_difference([1.0], [1.0, 2.0])
+
+
+def test_a_single_pair_has_no_interval() -> None:
+    found = paired_difference([3.0], [1.0])
+    assert (found.mean, found.wins) == (2.0, 1)
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+    assert str(found) == "+2.00 on one host"

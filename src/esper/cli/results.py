@@ -53,6 +53,8 @@ def verdict(examination: dict[str, Any]) -> str:
 
 
 def _difference(difference: dict[str, Any]) -> str:
+    if difference["pairs"] == 1:
+        return f"{difference['mean']:+.2f} points, on one host"
     interval = f"[{difference['low']:+.2f}, {difference['high']:+.2f}]"
     return f"{difference['mean']:+.2f} points, 95 % interval {interval}, better on {difference['wins']} of {difference['pairs']}"
 

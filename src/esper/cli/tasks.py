@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
         return _download(arguments.download, place)
     from esper.tolaria import tasks  # torch, which `--help` need not wait for
 
-    for file in arguments.tasks:
+    for file in arguments.task_files:
         tasks.load_task_file(file)
     rows = [_row(tasks.get(name), place) for name in tasks.names()]
     if arguments.json:
@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--data", metavar="DIR", help="the folder, or the .npz or .tar.gz file, with the data")
     parser.add_argument("--download", metavar="NAME", help="get the data of that task into --data, or else into the cache")
-    parser.add_argument("--tasks", metavar="FILE", action="append", default=[], help="a Python file with tasks of your own (repeatable)")
+    parser.add_argument("--task-files", metavar="FILE", nargs="+", default=[], help="Python files that register tasks of your own")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     return parser
 
