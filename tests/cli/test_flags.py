@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import pytest
 
-from esper.cli.flags import Parser, add_flags, changes, field_docs
+from esper.cli.flags import Parser, _add_flags, add_flags, changes, field_docs
 from esper.leyline.config import Range, check_ranges, from_mapping, load, replace_fields
 from esper.leyline.errors import ConfigError
 from esper.simic.config import RunConfig
@@ -81,6 +81,7 @@ def help_text(everything: bool) -> str:
         (["--place", "a/b"], Outer(place=Path("a/b"))),
         (["--several", "a", "b,c"], Outer(several=("a", "b", "c"))),
         (["--several"], Outer(several=())),
+        (["--several", "a", "--name", "B", "--several", "b"], Outer(several=("a", "b"), name="B")),
         (["--numbers", "4,5", "6"], Outer(numbers=(4, 5, 6))),
         (["--pairs", "a=1", "b=[2,3]", "c=x=y"], Outer(pairs={"a": "1", "b": "[2,3]", "c": "x=y"})),
         (["--inner.share", "0.25", "--no-inner.on"], Outer(inner=Inner(share=0.25, on=False))),
@@ -89,6 +90,13 @@ def help_text(everything: bool) -> str:
 )
 def test_flags_set_what_they_say(argv: list[str], expected: Outer) -> None:
     assert parse(*argv) == expected
+
+
+def test_help_shows_the_defaults_of_the_command_not_those_of_its_parts() -> None:
+    parser = Parser(prog="it")
+    _add_flags(parser, Outer, Outer(inner=Inner(share=0.125)), everything=True, prefix="")
+    assert "(default: 0.125)" in parser.format_help()
+    assert "(default: 1 2)" in help_text(everything=True)
 
 
 @pytest.mark.parametrize(

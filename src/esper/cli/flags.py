@@ -10,7 +10,7 @@ import argparse
 import ast
 import inspect
 import textwrap
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
@@ -36,8 +36,13 @@ class Parser(argparse.ArgumentParser):
         return found
 
 
-def add_flags(parser: argparse.ArgumentParser, config: type, *, everything: bool, prefix: str = "") -> None:
+def add_flags(parser: argparse.ArgumentParser, config: type, *, everything: bool) -> None:
     """One flag for each field of the config, nested ones with a dotted name, which help shows only when `everything` is asked for."""
+    _add_flags(parser, config, config(), everything, prefix="")
+
+
+def _add_flags(parser: argparse.ArgumentParser, config: type, values: Any, everything: bool, prefix: str) -> None:
+    """`values` is the config as it is without any flag: a nested one may have other defaults here than by itself."""
     kinds = get_type_hints(config, include_extras=True)
     docs = field_docs(config)
     shown = everything or not prefix
@@ -48,22 +53,24 @@ def add_flags(parser: argparse.ArgumentParser, config: type, *, everything: bool
         key = prefix + each.name
         kind = _bare(kinds[each.name])
         if is_dataclass(kind):
-            nested.append((kind, key + "."))
+            nested.append((kind, getattr(values, each.name), key + "."))
             continue
         if each.name == "kind":  # which config this is, not something to choose
             continue
         flag = "--" + key.replace("_", "-")
-        text = " ".join(filter(None, [docs.get(each.name, ""), _default(each)])).replace("%", "%%") if shown else argparse.SUPPRESS
+        text = argparse.SUPPRESS
+        if shown:
+            text = " ".join(filter(None, [docs.get(each.name, ""), _default(getattr(values, each.name))])).replace("%", "%%")
         options: dict[str, Any] = {"dest": key, "default": argparse.SUPPRESS, "help": text}
         if kind is bool:
             options["action"] = argparse.BooleanOptionalAction
         elif get_origin(kind) in (tuple, dict):
-            options.update(nargs="*", metavar=_metavar(kind))
+            options.update(nargs="*", action="extend", metavar=_metavar(kind))
         else:
             options["metavar"] = _metavar(kind)
         group.add_argument(flag, **options)
-    for kind, inner in nested:
-        add_flags(parser, kind, everything=everything, prefix=inner)  # type: ignore[arg-type]
+    for kind, inner, name in nested:
+        _add_flags(parser, kind, inner, everything, prefix=name)  # type: ignore[arg-type]
 
 
 def changes(config: type, namespace: argparse.Namespace, prefix: str = "") -> dict[str, Any]:
@@ -134,10 +141,11 @@ def _metavar(kind: Any) -> str:
     return {int: "N", float: "X"}.get(kind, "NAME" if kind is str else "PATH")
 
 
-def _default(each: Field[Any]) -> str:
-    value = each.default if each.default is not MISSING else each.default_factory() if each.default_factory is not MISSING else None
+def _default(value: Any) -> str:
     if value is None or value == "" or (isinstance(value, (tuple, dict)) and not value):
         return ""
+    if isinstance(value, tuple):
+        value = " ".join(map(str, value))
     return f"(default: {value.name if isinstance(value, Enum) else value})"
 
 

@@ -64,6 +64,7 @@ class PPOConfig:
     target_kl: Positive = 0.015
     """The policy's passes end early once its exact KL from where it started is above 1.5 times this; 0 for never."""
     learning_rate: Positive = 3e-4
+    """Of Adam, once it has warmed up."""
     warmup_updates: Count = 5
     """Updates over which the learning rate rises from a part of itself to the whole."""
     decay: Literal["none", "linear", "cosine"] = "linear"
