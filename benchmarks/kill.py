@@ -162,7 +162,7 @@ class Reaper:
         expected, seconds = self.reference(scenario)
         folder = self.root / f"run-{self.counts['runs']}"
         folder.mkdir()
-        run, killed = folder / "run", 0
+        run, killed, before = folder / "run", 0, len(self.failures)
         while not (run / "summary.json").exists():
             resuming = (run / "config.toml").exists()
             arguments = ["--resume", "run", "--quiet"] if resuming else SCENARIOS[scenario].split()
@@ -179,6 +179,8 @@ class Reaper:
             odd = sorted(set(found["files"]) ^ set(expected["files"]))
             differing = [f"{name} {odd if name == 'files' else ''}" for name in expected if found[name] != expected[name]]
             self.failures += [f"{SCENARIOS[scenario]}: other {name}".rstrip() for name in differing]
+        for failure in self.failures[before:]:
+            print(f"mismatch: {failure}", file=sys.stderr, flush=True)
         self.counts["kills"] += killed
         self.counts["runs"] += 1
         shutil.rmtree(folder)

@@ -287,6 +287,14 @@ def test_a_step_that_is_not_the_newest_is_refused(tmp_path: Path, step: int) -> 
     assert store.steps() == [1, 2, 3]
 
 
+def test_rewinding_removes_what_a_kill_left_beyond_those_to_keep(tmp_path: Path) -> None:
+    many = CheckpointStore(tmp_path, keep=9)
+    for step in range(5):
+        many.save(step, {"step": step})
+    CheckpointStore(tmp_path, keep=2).rewind(3)
+    assert many.steps() == [2, 3]
+
+
 def test_rewinding_removes_what_is_newer_and_then_those_steps_can_be_saved_again(tmp_path: Path) -> None:
     store = filled(tmp_path)
     store.rewind(1)

@@ -35,9 +35,9 @@ def replace_file(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
-def remove_unfinished(folder: Path, name: str = "*") -> None:
+def remove_unfinished(folder: Path) -> None:
     """Remove what `replace_file` left in a folder when it was killed. To be called by the only process that writes such files there."""
-    for path in folder.glob(f".{name}.*.tmp"):
+    for path in folder.glob(".*.*.tmp"):
         path.unlink(missing_ok=True)
 
 

@@ -154,8 +154,9 @@ class CheckpointStore:
         return _unpack(path, files)
 
     def rewind(self, step: int) -> None:
-        """Remove every checkpoint newer than `step`: what comes after it is about to happen again."""
-        self._remove(lambda other: other > step)
+        """Remove every checkpoint newer than `step`, as what comes after it is about to happen again, and what a kill left beyond `keep`."""
+        kept = [other for other in self.steps() if other <= step][-self.keep :]
+        self._remove(lambda other: other not in kept)
 
     def _names(self) -> list[str]:
         try:

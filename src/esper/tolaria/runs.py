@@ -107,8 +107,7 @@ class RunFolder:
         if (path / _SUMMARY).exists():
             os.close(lock)
             raise RunError(f"the run {path} is finished: there is nothing to resume")
-        for name in (_MARKER, _CONFIG, _SUMMARY):
-            remove_unfinished(path, name)
+        remove_unfinished(path)
         return cls(path, lock, marker["id"], marker["command"])
 
     @property
