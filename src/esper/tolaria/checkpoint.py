@@ -154,7 +154,7 @@ class CheckpointStore:
         return _unpack(path, files)
 
     def rewind(self, step: int) -> None:
-        """Remove every checkpoint newer than `step`, as what comes after it is about to happen again, and what a kill left beyond `keep`."""
+        """Remove every checkpoint newer than `step`, as what comes after it will happen again, and those that a kill left beyond `keep`."""
         kept = [other for other in self.steps() if other <= step][-self.keep :]
         self._remove(lambda other: other not in kept)
 
