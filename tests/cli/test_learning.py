@@ -102,6 +102,7 @@ def test_the_live_table_follows_rounds_and_examination() -> None:
         school.run_epoch(display.progress)
     texts.append(rendered(display))
     school.close()
+    assert not any("…" in text for text in texts), "everything fits into 80 columns"
     assert "round 0/1" in texts[0]
     assert "entropy where a head had a choice: op " in texts[1]
     assert "decisions in the last round: wait " in texts[1]
@@ -112,6 +113,6 @@ def test_the_live_table_follows_rounds_and_examination() -> None:
 
 
 def rendered(display: LiveLearning) -> str:
-    console = Console(record=True, width=140, file=io.StringIO())
+    console = Console(record=True, width=80, file=io.StringIO())
     console.print(display.render())
     return console.export_text()

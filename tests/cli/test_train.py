@@ -165,11 +165,11 @@ def session(request: pytest.FixtureRequest) -> Session:
     return made
 
 
-def rendered(session: Session) -> str:
+def rendered(session: Session, width: int = 140) -> str:
     display = LiveDisplay()
     display.session = session
     display.progress(1)
-    console = Console(record=True, width=140, file=io.StringIO())
+    console = Console(record=True, width=width, file=io.StringIO())
     console.print(display.render())
     return console.export_text()
 
@@ -185,6 +185,13 @@ def test_the_live_table_shows_each_host_and_sums_up_the_rest(session: Session) -
     assert "conv_light training" in text
     assert totals(session) in text
     assert "epoch 2/5" in text
+
+
+def test_the_live_table_loses_nothing_on_a_narrow_terminal(session: Session) -> None:
+    text = rendered(session, width=80)
+    assert "…" not in text
+    assert "conv_light" in text
+    assert "training" in text
 
 
 def test_the_live_table_can_be_drawn_before_the_first_epoch() -> None:

@@ -133,8 +133,10 @@ class LiveDisplay:
         grown = [plot for plot in session.plots if not plot.control]
         table = Table(box=None, padding=(0, 1))
         slots = grown[0].host.model.slot_ids
-        for name in ("host", "epoch", "val", *(["control"] if twins else []), "size", *slots):
-            table.add_column(name, justify="right" if name in ("host", "epoch", "val", "control", "size") else "left", no_wrap=True)
+        for name in ("host", "epoch", "val", *(["control"] if twins else []), "size"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for slot in slots:  # broken over lines where the terminal is narrow
+            table.add_column(slot)
         for plot in grown[:SHOWN_HOSTS]:
             last = plot.host.last
             cells = [str(plot.index), f"{plot.host.epoch}/{plot.host.member.epochs}", points(last)]

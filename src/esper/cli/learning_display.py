@@ -89,13 +89,13 @@ class LiveLearning:
         school = self.school
         if school is None:
             return Group()
-        table = Table(title=headline(school), title_justify="left", title_style="bold", box=None, padding=(0, 1))
-        for name in ("round", "return", "accuracy", "control", "size", "fossils", "EV", "KL", "P(germinate)", "entropy op"):
+        table = Table(box=None, padding=(0, 1))
+        for name in ("round", "return", "val", "control", "size", "fossils", "EV", "KL", "P(grow)", "H(op)"):
             table.add_column(name, justify="right", no_wrap=True)
         first = max(0, len(school.history) - SHOWN_ROUNDS)
         for number, figures in enumerate(school.history[first:], start=first + 1):
             table.add_row(str(number), *cells(figures))
-        lines: list[object] = [table]
+        lines: list[object] = [Text(headline(school), style="bold"), table]
         if school.history:
             last = school.history[-1]
             entropies = "  ".join(f"{head} {last[f'train/entropy/{head}']:.2f}" for head in HEADS if f"train/entropy/{head}" in last)
