@@ -73,7 +73,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(
     (tmp_path / "bad.toml").write_text('kind = "run"\nhost = 3\n')
     (tmp_path / "file").touch()
     (tmp_path / "full" / "letter.txt").touch()
-    before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    before = sorted(tmp_path.rglob("*"))
     with chdir(tmp_path / "here"):
         assert main(["train", *arguments.format(**places).split()]) == 2
     told = capsys.readouterr()
@@ -81,7 +81,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(
     assert told.err.startswith("esper: ")
     assert told.err.count("\n") == 1
     assert words.format(**places) in told.err
-    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == before
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_run_shows_a_line_an_epoch_with_the_time_to_go_and_what_came_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -241,7 +241,7 @@ def as_bytes(value: Any) -> bytes:
     return repr(value).encode()
 
 
-def refuse_to_follow(net: Growable, optimizer: optim.Optimizer, message: str) -> None:
+def assert_refuses_to_follow(net: Growable, optimizer: optim.Optimizer, message: str) -> None:
     """Following raises, nothing has changed, and the network grows on without the optimiser."""
     before = everything(net, optimizer)
     with pytest.raises(OptimizerError, match=message):

@@ -15,6 +15,7 @@ from tests.kasmina.garden import (
     OPTIMIZERS,
     SLOTS,
     SOURCES,
+    assert_refuses_to_follow,
     check_groups,
     everything,
     followed,
@@ -22,7 +23,6 @@ from tests.kasmina.garden import (
     grow,
     lead,
     mix,
-    refuse_to_follow,
     same,
     seed_of,
     sgd,
@@ -243,21 +243,21 @@ def test_an_optimiser_that_follows_later_takes_the_seeds_over() -> None:
 
 def test_lbfgs_cannot_follow() -> None:
     net = grow()
-    refuse_to_follow(
+    assert_refuses_to_follow(
         net, optim.LBFGS(net.host.parameters()), "LBFGS has one fixed parameter group and cannot follow the growth; use SGD or Adam"
     )
 
 
 def test_an_optimiser_of_another_network_cannot_follow() -> None:
     message = r"holds none of the model's parameters; build it from model\.parameter_groups\(\)"
-    refuse_to_follow(grow(), optim.SGD(tiny_host().parameters(), lr=0.1), message)
-    refuse_to_follow(grow(), optim.SGD(grow().parameter_groups(), lr=0.1), message)
+    assert_refuses_to_follow(grow(), optim.SGD(tiny_host().parameters(), lr=0.1), message)
+    assert_refuses_to_follow(grow(), optim.SGD(grow().parameter_groups(), lr=0.1), message)
 
 
 def test_an_optimiser_with_a_group_for_a_slot_that_is_not_here_cannot_follow() -> None:
     net = Growable(tiny_host(), ["mix"], IMAGES)
     groups = [*net.parameter_groups(), {"params": [], "slot": "stem.0"}]
-    refuse_to_follow(net, optim.SGD(groups, lr=0.1), r"has a group for slot 'stem\.0', which this model does not have")
+    assert_refuses_to_follow(net, optim.SGD(groups, lr=0.1), r"has a group for slot 'stem\.0', which this model does not have")
 
 
 # Saving and loading

@@ -10,7 +10,7 @@ import pytest
 from torch import optim
 from torch.optim import lr_scheduler
 
-from tests.kasmina.garden import OPTIMIZERS, check_groups, followed, grow, refuse_to_follow, tiny_host, whole_life
+from tests.kasmina.garden import OPTIMIZERS, assert_refuses_to_follow, check_groups, followed, grow, tiny_host, whole_life
 
 SCHEDULERS: dict[str, Callable[[optim.Optimizer], Any]] = {
     "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda epoch: 0.9**epoch),
@@ -28,7 +28,7 @@ def test_a_scheduler_built_before_following_is_found_out(kind: str) -> None:
     net = grow()
     optimizer = OPTIMIZERS["sgd"](net.host.parameters())
     SCHEDULERS[kind](optimizer)
-    refuse_to_follow(net, optimizer, "a learning-rate scheduler was built before the optimiser followed the model")
+    assert_refuses_to_follow(net, optimizer, "a learning-rate scheduler was built before the optimiser followed the model")
 
 
 def schedule(scheduler: Any) -> None:

@@ -60,7 +60,7 @@ def written(content: object) -> Tensor:
     return torch.tensor(list(json.dumps(content).encode()), dtype=torch.uint8)
 
 
-def refused(net: Growable, state: object, message: str, error: type[EsperError] = StateError, **settings: bool) -> None:
+def assert_refused(net: Growable, state: object, message: str, error: type[EsperError] = StateError, **settings: bool) -> None:
     """Loading raises, and not a bit of the network, its optimiser or the random stream is another."""
     optimizer = sgd(net)
     before = everything(net, optimizer)
@@ -270,7 +270,7 @@ WRONG_RECORDS: list[tuple[str, Callable[[State], object], str]] = [
 @pytest.mark.parametrize(("name", "wrong", "message"), WRONG_RECORDS, ids=[name for name, *_ in WRONG_RECORDS])
 def test_a_record_that_no_seed_could_have_is_refused(name: str, wrong: Callable[[State], object], message: str) -> None:
     state = saved(grown(Stage.TRAINING))
-    refused(grown(Stage.HOLDING), {**state, RECORD: written(wrong(record(state)))}, message)
+    assert_refused(grown(Stage.HOLDING), {**state, RECORD: written(wrong(record(state)))}, message)
 
 
 @pytest.mark.parametrize(
@@ -283,12 +283,12 @@ def test_a_record_that_no_seed_could_have_is_refused(name: str, wrong: Callable[
 )
 def test_a_record_of_a_blueprint_that_is_not_known_here_says_so(wrong: Callable[[State], State], message: str) -> None:
     state = saved(grown(Stage.TRAINING))
-    refused(grow(), {**state, RECORD: written(wrong(record(state)))}, message, EsperError)
+    assert_refused(grow(), {**state, RECORD: written(wrong(record(state)))}, message, EsperError)
 
 
 def test_a_record_of_another_blueprint_does_not_fit_the_tensors() -> None:
     state = saved(grown(Stage.TRAINING))
-    refused(grow(), {**state, RECORD: written(changed(blueprint="norm")(record(state)))}, "lacks 'slots.mix.seed.branch.weight'")
+    assert_refused(grow(), {**state, RECORD: written(changed(blueprint="norm")(record(state)))}, "lacks 'slots.mix.seed.branch.weight'")
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_a_record_of_another_blueprint_does_not_fit_the_tensors() -> None:
     ],
 )
 def test_a_record_that_is_not_text_in_bytes_is_refused(value: object, message: str) -> None:
-    refused(grown(Stage.BLENDING), {**saved(grow()), RECORD: value}, message)
+    assert_refused(grown(Stage.BLENDING), {**saved(grow()), RECORD: value}, message)
 
 
 SOUND = saved(grown(Stage.HOLDING))
@@ -313,7 +313,7 @@ SOUND = saved(grown(Stage.HOLDING))
 
 @given(length=st.integers(0, SOUND[RECORD].numel() - 1))
 def test_a_record_cut_off_anywhere_is_refused(length: int) -> None:
-    refused(grow(), {**SOUND, RECORD: SOUND[RECORD][:length]}, "slot 'mix': its record is damaged")
+    assert_refused(grow(), {**SOUND, RECORD: SOUND[RECORD][:length]}, "slot 'mix': its record is damaged")
 
 
 @given(place=st.integers(0, SOUND[RECORD].numel() - 1), byte=st.integers(0, 255))
@@ -332,7 +332,7 @@ def test_one_changed_byte_is_refused_whole_or_loads_exactly_what_it_says(place: 
 
 @given(noise=st.binary(max_size=200))
 def test_random_bytes_are_refused(noise: bytes) -> None:
-    refused(grow(), {**SOUND, RECORD: torch.tensor(list(noise), dtype=torch.uint8)}, "slot 'mix': its record is damaged")
+    assert_refused(grow(), {**SOUND, RECORD: torch.tensor(list(noise), dtype=torch.uint8)}, "slot 'mix': its record is damaged")
 
 
 # Keys, shapes, kinds
@@ -340,12 +340,12 @@ def test_random_bytes_are_refused(noise: bytes) -> None:
 
 @pytest.mark.parametrize("state", [None, 3, [("a", 1)], "state"])
 def test_a_state_that_is_no_mapping_is_refused(state: object) -> None:
-    refused(grow(), state, f"a state dict is a mapping of names to tensors, found {type(state).__name__}")
+    assert_refused(grow(), state, f"a state dict is a mapping of names to tensors, found {type(state).__name__}")
 
 
 @pytest.mark.parametrize("name", sorted(name for name in SOUND if "_extra_state" not in name))
 def test_no_tensor_may_be_missing(name: str) -> None:
-    refused(grow(), {k: v for k, v in SOUND.items() if k != name}, f"the state dict lacks {re.escape(repr(name))}")
+    assert_refused(grow(), {k: v for k, v in SOUND.items() if k != name}, f"the state dict lacks {re.escape(repr(name))}")
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_no_tensor_may_be_missing(name: str) -> None:
     ],
 )
 def test_nothing_may_be_left_over(name: str, message: str) -> None:
-    refused(grow(), {**SOUND, name: torch.zeros(1)}, message)
+    assert_refused(grow(), {**SOUND, name: torch.zeros(1)}, message)
     grow().load_state_dict({**SOUND, name: torch.zeros(1)}, strict=False)
 
 
@@ -365,20 +365,21 @@ def test_a_name_that_is_no_text_is_refused() -> None:
     state = {**SOUND}
     state[3] = torch.zeros(1)  # type: ignore[index]
     for strict in (True, False):
-        refused(grow(), state, "names of a state dict are strings, found 3", strict=strict)
+        assert_refused(grow(), state, "names of a state dict are strings, found 3", strict=strict)
 
 
 @pytest.mark.parametrize("name", sorted(name for name in SOUND if "_extra_state" not in name))
 @pytest.mark.parametrize("strict", [True, False])
 def test_every_tensor_has_its_shape_and_kind(name: str, strict: bool) -> None:
     value, pattern = SOUND[name], re.escape(repr(name))
-    refused(grow(), {**SOUND, name: torch.zeros(9, 9, 9)}, rf"{pattern} has shape \(9, 9, 9\), expected", strict=strict)
-    refused(grow(), {**SOUND, name: value.to(torch.complex64)}, rf"{pattern} has dtype torch\.complex64, expected", strict=strict)
-    refused(grow(), {**SOUND, name: value.tolist()}, f"{pattern} should be a tensor, found", strict=strict)
+    assert_refused(grow(), {**SOUND, name: torch.zeros(9, 9, 9)}, rf"{pattern} has shape \(9, 9, 9\), expected", strict=strict)
+    assert_refused(grow(), {**SOUND, name: value.to(torch.complex64)}, rf"{pattern} has dtype torch\.complex64, expected", strict=strict)
+    assert_refused(grow(), {**SOUND, name: value.tolist()}, f"{pattern} should be a tensor, found", strict=strict)
 
 
 def test_a_float_is_not_read_from_integers() -> None:
-    refused(grow(), {**SOUND, "host.mix.bias": torch.zeros(6, dtype=torch.int64)}, r"has dtype torch\.int64, expected torch\.float32")
+    message = r"has dtype torch\.int64, expected torch\.float32"
+    assert_refused(grow(), {**SOUND, "host.mix.bias": torch.zeros(6, dtype=torch.int64)}, message)
 
 
 def test_tensors_may_be_missing_when_not_strict_and_are_named() -> None:
@@ -390,9 +391,9 @@ def test_tensors_may_be_missing_when_not_strict_and_are_named() -> None:
 
 def test_a_state_of_other_slots_says_which_it_knows() -> None:
     elsewhere = Growable(tiny_host(), ["mix", "late"], IMAGES).state_dict()
-    refused(grow(), dict(elsewhere), r"no record of slot 'stem\.0'; it knows the slots late, mix")
-    refused(Growable(tiny_host(), ["mix"], IMAGES), dict(elsewhere), r"holds 'slots\.late\.")
+    assert_refused(grow(), dict(elsewhere), r"no record of slot 'stem\.0'; it knows the slots late, mix")
+    assert_refused(Growable(tiny_host(), ["mix"], IMAGES), dict(elsewhere), r"holds 'slots\.late\.")
 
 
 def test_a_bare_hosts_state_is_sent_to_the_host() -> None:
-    refused(grow(), tiny_host().state_dict(), r"it holds no slots; load a bare host through model\.host")
+    assert_refused(grow(), tiny_host().state_dict(), r"it holds no slots; load a bare host through model\.host")

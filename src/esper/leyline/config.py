@@ -174,8 +174,8 @@ def _read_simple(kind: type, value: object, place: _Place) -> Any:
     if isinstance(value, accepted) and not isinstance(value, Enum) and isinstance(value, bool) == (kind is bool):
         try:
             return kind(value)
-        except OverflowError:
-            pass
+        except OverflowError as error:  # an integer that no float can hold
+            raise place.wrong(_words(kind), value) from error
     raise place.wrong(_words(kind), value)
 
 

@@ -15,6 +15,7 @@ import math
 import re
 import reprlib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -328,10 +329,8 @@ def _simple(kind: Any, value: Any, where: str) -> Any:
     if type(value) is kind:
         return value
     if _is(kind, value):
-        try:
+        with suppress(OverflowError):  # an integer that no float can hold is as wrong as text
             return kind(value)
-        except OverflowError:
-            pass
     _wrong(where, _SIMPLE[kind], value)
 
 

@@ -62,11 +62,12 @@ class RunInfo:
 class RunFolder:
     """A run folder that this process works in; made by `create` or `open`. Its lock is held until `close`, or until the process ends."""
 
-    def __init__(self, path: Path, lock: int, id: str, command: str) -> None:
+    def __init__(self, path: Path, lock: int, id: str, command: str, *, made_root: bool = False) -> None:
         self.path = path
         self.id = id
         self.command = command
         self._lock: int | None = lock
+        self._made_root = made_root  # whether the folder that holds the runs was made for this one
 
     @classmethod
     def create(cls, path: Path | None, *, name: str, config: DataclassInstance, command: str, root: Path = Path("runs")) -> Self:
@@ -75,6 +76,7 @@ class RunFolder:
         Raises RunError for a folder that holds something else, or a run that has begun.
         """
         toml = configs.to_toml(config).encode()
+        made_root = path is None and not root.exists()
         try:
             path = _numbered(root, name) if path is None else _claim(path)
             lock = _lock(path)
@@ -94,7 +96,7 @@ class RunFolder:
         except RunError:
             os.close(lock)
             raise
-        return cls(path, lock, id, command)
+        return cls(path, lock, id, command, made_root=made_root)
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -157,6 +159,8 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
         with suppress(OSError):  # not empty
             self.path.rmdir()
+            if self._made_root:
+                self.path.parent.rmdir()
 
     def close(self) -> None:
         """Let go of the lock."""
