@@ -58,7 +58,14 @@ def train(data: Data, policy: str, *, kernel: int, epochs: int, seed: int, tell:
     model = esper.Growable(net, slots=places, example=x[:8])
     optimizer = torch.optim.SGD(model.parameter_groups(), lr=0.05, momentum=0.9)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
-    gardener = esper.Gardener(model, optimizer, policy=policy, evaluate=lambda network: accuracy(network, data.val), epochs=epochs)
+    gardener = esper.Gardener(
+        model,
+        optimizer,
+        policy=policy,
+        evaluate=lambda network: accuracy(network, data.val),
+        recalibrate=x.split(64),  # it has batch norms, and what they know of a growing network is always a little out of date
+        epochs=epochs,
+    )
 
     for _ in range(epochs):
         for batch in torch.randperm(len(x)).split(64):

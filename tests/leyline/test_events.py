@@ -88,7 +88,9 @@ MEASURED = SeedMeasured(
     stage=Stage.TRAINING,
     alpha=0.0,
     contribution=None,
+    contribution_error=0.25,
     trial_contribution=-0.5,
+    trial_error=0.25,
     gradient_norm=1.0,
     gradient_health=1.0,
     gradient_ratio=0.03,
@@ -192,10 +194,10 @@ def test_an_unknown_kind_is_refused_with_the_nearest() -> None:
     assert refusal(line) == "unknown event kind 'gate_chekced'; did you mean 'gate_checked'?"
 
 
-@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("version", [1, 3])
 def test_another_schema_version_is_refused_before_anything_else(version: int) -> None:
     line = json.dumps(json.loads(line_of(GATE)) | {"v": version, "kind": "from_the_future", "more": 1})
-    assert refusal(line) == f"event has schema version {version}; this version of Esper reads 1"
+    assert refusal(line) == f"event has schema version {version}; this version of Esper reads 2"
 
 
 def test_unknown_and_missing_fields_are_refused_by_name() -> None:

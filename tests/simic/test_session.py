@@ -20,9 +20,8 @@ from esper.tolaria.data import Data, FinalEvaluation, Split
 from esper.tolaria.flops import FlopLedger
 from esper.tolaria.host import Host
 from esper.tolaria.tasks import get
-from esper.tolaria.validation import evaluate_split
 from tests.simic.runs import HASTY, small
-from tests.tolaria.small import bits, facts
+from tests.tolaria.small import bits, facts, plain_score
 
 
 class Kept:
@@ -84,10 +83,10 @@ def test_the_counts_of_the_summary_are_those_of_the_record(ended: tuple[Session,
 def test_the_figures_are_those_of_the_harvested_network(ended: tuple[Session, Kept, dict[str, Any]]) -> None:
     session, _, summary = ended
     for plot, host in zip(session.plots, [*summary["hosts"], *summary["control"]], strict=True):
-        network = plot.host.model.harvest()
+        network = plot.host.model.harvest(recalibrate=plot.host.reference())
         split = session.data.test(FinalEvaluation(asked_by="a test"))
-        assert host["test_accuracy"] == evaluate_split(network, session.task, split, 512).accuracy
-        assert host["val_accuracy"] == evaluate_split(network, session.task, session.data.val, 512).accuracy
+        assert host["test_accuracy"] == plain_score(network, session.task, split)[1]
+        assert host["val_accuracy"] == plain_score(network, session.task, session.data.val)[1]
         assert host["parameters"] == sum(p.numel() for p in network.parameters())
 
 

@@ -9,17 +9,18 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from esper.kasmina.probe import evaluating
 from esper.leyline.actions import Decision, Op
 from esper.leyline.events import Event
 from esper.leyline.reports import EpochReport, GateConfig
 from esper.leyline.stages import Stage
 from esper.tolaria.config import TrainingConfig
-from esper.tolaria.data import Data
+from esper.tolaria.data import Data, Split
 from esper.tolaria.flops import FlopLedger
 from esper.tolaria.host import Host
-from esper.tolaria.tasks import get
+from esper.tolaria.tasks import Task, get
 
 OPEN = GateConfig(strict=False, min_training_epochs=0, min_gradient_health=0.0)
 """Gates that ask for next to nothing, so that a seed comes through its life in a few epochs."""
@@ -88,6 +89,13 @@ def facts(report: EpochReport) -> Any:
     record = asdict(report)
     del record["seconds"]
     return bits(record)
+
+
+def plain_score(network: nn.Module, task: Task, split: Split) -> tuple[float, float]:
+    """Loss and accuracy of a plain network on a split, as anybody would compute them."""
+    with evaluating(network):
+        logits = network(split.x)
+        return float(task.loss(logits, split.y)), 100.0 * float((logits.argmax(-1) == split.y).sum()) / split.y.numel()
 
 
 def fingerprint(*values: Any) -> str:

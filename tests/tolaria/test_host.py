@@ -24,6 +24,8 @@ from tests.tolaria.small import OPEN, bits, data, epoch, facts, fingerprint, ger
 
 LOTS = {"wait": 0.1}
 """A random controller that seldom waits, so that much happens in a few epochs."""
+UNMEASURED = TrainingConfig(gates=OPEN, recalibrate=0)
+"""Takes no training batches but to train on."""
 
 
 def play(hosts: list[Host], epochs: int) -> list[list[EpochReport]]:
@@ -79,7 +81,7 @@ def recorded(host: Host) -> list[tuple[Tensor, Tensor]]:
 
 
 def test_growing_shifts_neither_order_nor_augmentation() -> None:
-    waiting, growing = make_host(augment=True, slots="both"), make_host(augment=True, slots="both")
+    waiting, growing = (make_host(0, UNMEASURED, augment=True, slots="both") for _ in range(2))
     told = [recorded(host) for host in (waiting, growing)]
     plans = [[germinate("r0c0")], [germinate("r1c1", "conv_heavy")], [Decision(op=Op.ADVANCE, slot="r0c0")], [], [], []]
     for decisions in plans:
@@ -93,7 +95,7 @@ def test_growing_shifts_neither_order_nor_augmentation() -> None:
 
 
 def test_every_sample_is_seen_once_in_every_epoch() -> None:
-    host = make_host(train_size=100, batch=32)
+    host = make_host(0, UNMEASURED, train_size=100, batch=32)
     batches = recorded(host)
     host.train_epoch()
     seen = torch.cat([x for x, _ in batches[1:]]).flatten(1)
@@ -107,7 +109,7 @@ def test_every_sample_is_seen_once_in_every_epoch() -> None:
 
 
 def test_a_last_batch_of_one_joins_the_one_before() -> None:
-    host = make_host(train_size=97, batch=48)  # a batch norm over vectors could not work on a single sample
+    host = make_host(0, UNMEASURED, train_size=97, batch=48)  # a batch norm over vectors could not work on a single sample
     batches = recorded(host)
     host.train_epoch()
     assert [len(x) for x, _ in batches[1:]] == [48, 49]

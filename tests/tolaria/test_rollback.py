@@ -190,7 +190,7 @@ def test_collapse_to_the_uniform_prediction_rolls_back() -> None:
 
 
 def test_a_host_that_is_rolled_back_to_its_beginning_is_not_judged_as_one_that_had_learned() -> None:
-    slow = GovernorConfig(warmup=2, learned_below=0.98, uniform_band=0.02, snapshot_every=50)
+    slow = GovernorConfig(warmup=2, learned_below=0.9, uniform_band=0.08, snapshot_every=50)
     host = make_host(0, TrainingConfig(governor=slow), widths=(4, 4, 8), epochs=60, learning_rate=0.01, schedule="constant")
     while not host.governor.has_learned:
         epoch(host)
@@ -198,7 +198,7 @@ def test_a_host_that_is_rolled_back_to_its_beginning_is_not_judged_as_one_that_h
     collapse(host)
     assert "uniform" in epoch(host)[0].anomaly
     reports = [epoch(host)[0] for _ in range(3)]
-    assert abs(reports[0].val_loss - math.log(10)) < 0.02 * math.log(10), "else this shows nothing"
+    assert abs(reports[0].val_loss - math.log(10)) < 0.08 * math.log(10), "else this shows nothing"
     assert [report.anomaly for report in reports] == ["", "", ""]
 
 

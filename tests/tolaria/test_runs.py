@@ -205,9 +205,9 @@ def test_no_folder_of_runs_means_no_runs(tmp_path: Path) -> None:
     [
         (None, "it has no run.json"),
         ("[]", "was not written by Esper"),
-        ('{"format": "esper run", "version": 2}', "another format version"),
-        ('{"format": "esper run", "version": 1, "id": 3}', "should be text"),
-        ('{"format": "esper run", "version": 1, "id": "", "command": "", "created": "soon"}', "'soon' is not a date"),
+        ('{"format": "esper run", "version": 3}', "another format version"),
+        ('{"format": "esper run", "version": 2, "id": 3}', "should be text"),
+        ('{"format": "esper run", "version": 2, "id": "", "command": "", "created": "soon"}', "'soon' is not a date"),
         ("\x80", "cannot be read"),
     ],
 )

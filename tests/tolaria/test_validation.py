@@ -28,8 +28,8 @@ from esper.tolaria.data.formats import Images
 from esper.tolaria.flops import FlopLedger, _count
 from esper.tolaria.host import Host
 from esper.tolaria.tasks import VisionTask, get
-from esper.tolaria.validation import Measurement, evaluate, evaluate_split, measure
-from tests.tolaria.small import EASY, OPEN, bits, data, epoch, germinate, grow_to, make_host
+from esper.tolaria.validation import Measurement, evaluate, measure
+from tests.tolaria.small import EASY, OPEN, bits, epoch, germinate, grow_to, make_host, plain_score
 
 STAGES = {"r0c0": Stage.FOSSILIZED, "r1c0": Stage.FOSSILIZED, "r0c1": Stage.HOLDING, "r1c1": Stage.BLENDING, "r0c2": Stage.TRAINING}
 """What the grown host has in its slots; the sixth is empty."""
@@ -83,9 +83,9 @@ def test_the_stacked_pass_equals_separate_passes(grown: Host) -> None:
 
 def test_harvest_accuracy_is_that_of_the_harvested_network(grown: Host) -> None:
     found = measured(grown)
-    score = evaluate_split(grown.model.harvest(), grown.task, grown.data.val, 100)
-    assert found.harvest_accuracy == score.accuracy
-    assert found.harvest_loss == pytest.approx(score.loss, rel=1e-5)
+    loss, accuracy = plain_score(grown.model.harvest(), grown.task, grown.data.val)
+    assert found.harvest_accuracy == accuracy
+    assert found.harvest_loss == pytest.approx(loss, rel=1e-5)
     assert found.harvest_loss != found.loss
 
 
@@ -105,6 +105,7 @@ def test_measuring_changes_nothing(grown: Host) -> None:
     model = grown.model
     modes = [module.training for module in model.modules()]
     forms = [(slot.form, slot.share) for slot in model._slots()]
+    grown._measure()  # what is recorded about the seeds is the last measurement
     before, stream = bits(grown.state()), torch.get_rng_state()
     evaluate(model, model, grown.task, grown.data.val, 10, 512, configurations([*STAGES][:4], [*STAGES][:2], ["r0c2"], "full", 0))
     grown._measure()
@@ -183,6 +184,8 @@ CONV = 2 * 64 * 9 * 3
 HEAD = 2 * 3 * 10
 SEED = 2 * 64 * 9 * 3 * 3
 """A conv_light seed at the slot before the pool."""
+LOOK = 360 + 50
+"""Samples that a look at one network takes: the val split, and the whole training set of 50 for its batch norm."""
 
 
 def one_block(config: TrainingConfig = EASY, **member: Any) -> Host:
@@ -194,7 +197,7 @@ def test_operations_of_a_bare_host_are_those_of_a_count_by_hand() -> None:
     host = one_block()
     report = host.train_epoch()
     # Backward: the head's gradients for weights and features, the convolution's for its weights alone, as images need none.
-    expected = {"forward": 50 * (CONV + HEAD), "backward": 50 * (CONV + 2 * HEAD), "validation": 360 * (CONV + HEAD), "counterfactual": 0}
+    expected = {"forward": 50 * (CONV + HEAD), "backward": 50 * (CONV + 2 * HEAD), "validation": LOOK * (CONV + HEAD), "counterfactual": 0}
     assert report.flops == host.flops == expected
 
 
@@ -205,18 +208,30 @@ def test_operations_follow_a_seed_through_its_life() -> None:
     # The seed runs and learns; its input is detached, but its norm in front of the convolution needs the features' gradient.
     assert training["forward"] == 50 * (CONV + HEAD + SEED)
     assert training["backward"] == 50 * (CONV + 2 * HEAD + 2 * SEED)
-    assert training["validation"] == 360 * (CONV + HEAD), "it has no influence yet"
-    # The trial beside it: the network as it is and the one with the seed, stacked, take twice the host and twice the seed.
-    assert training["counterfactual"] == 360 * (CONV + HEAD + 2 * SEED)
+    assert training["validation"] == LOOK * (CONV + HEAD), "it has no influence yet"
+    # The trial beside it: the network with the seed, with statistics of its own.
+    assert training["counterfactual"] == LOOK * (CONV + HEAD + SEED)
     host.model.act(Decision(op=Op.ADVANCE, slot="r0c0"))
     host.end_epoch()
     blending = host.train_epoch().flops
-    assert blending["validation"] == 360 * (CONV + HEAD + SEED)
-    assert blending["counterfactual"] == 360 * (CONV + HEAD + SEED)
+    assert blending["validation"] == LOOK * (CONV + HEAD + SEED)
+    assert blending["counterfactual"] == LOOK * (CONV + HEAD), "the network without it"
     assert blending["forward"] == 50 * (CONV + HEAD + SEED)
     # Now the host learns through the seed, so its convolution gets the features' gradient as well; the images still need none.
     assert blending["backward"] == 50 * (CONV + 2 * HEAD + 2 * SEED)
     assert host.flops["counterfactual"] == sum(part["counterfactual"] for part in (training, blending))
+
+
+def test_operations_of_a_stacked_pass_are_counted_as_it_runs() -> None:
+    host = one_block(TrainingConfig(gates=OPEN, recalibrate=0))
+    grow_to(host, Stage.TRAINING, "r0c0")
+    training = host.train_epoch().flops
+    assert training["validation"] == 360 * (CONV + HEAD)
+    # The network as it is and the one with the seed, stacked, take twice the host and twice the seed.
+    assert training["counterfactual"] == 360 * (CONV + HEAD + 2 * SEED)
+    host.model.act(Decision(op=Op.ADVANCE, slot="r0c0"))
+    host.end_epoch()
+    assert host.train_epoch().flops["counterfactual"] == 360 * (CONV + HEAD + SEED)
 
 
 def test_a_shadow_pass_is_counted() -> None:
@@ -233,7 +248,7 @@ def test_a_validation_that_is_repeated_after_a_rollback_is_counted_twice() -> No
         host.model.host.head.weight.fill_(torch.nan)  # type: ignore[union-attr, operator]
     report = host.train_epoch()
     assert report.anomaly
-    assert report.flops["validation"] == 2 * 360 * (CONV + HEAD)
+    assert report.flops["validation"] == 2 * LOOK * (CONV + HEAD)
 
 
 def test_hosts_that_share_a_ledger_and_differ_in_their_slots_are_counted_apart() -> None:
@@ -312,12 +327,3 @@ def test_counting_leaves_the_running_statistics_of_seeds_alone() -> None:
         before = bits(host.state())
         host._count_training()
         assert bits(host.state()) == before
-
-
-def test_a_plain_network_is_scored_on_a_whole_split() -> None:
-    network, split = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), data().val
-    with torch.no_grad():
-        logits = network(split.x)
-    score = evaluate_split(network, get("digits"), split, 7)
-    assert score.loss == pytest.approx(float(nn.functional.cross_entropy(logits, split.y)), rel=1e-5)
-    assert score.accuracy == 100.0 * float((logits.argmax(-1) == split.y).sum()) / 360

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import FunctionType
@@ -16,7 +16,8 @@ from esper.kasmina.following import Follower, parameter_groups
 from esper.kasmina.gates import judge
 from esper.kasmina.gradients import GradientMeter, Scale
 from esper.kasmina.harvest import harvest
-from esper.kasmina.probe import Example, probe, settled_norms, untouched
+from esper.kasmina.norms import Norm, norms_in_eval, recalibrated, reference_batches, tracked_norms
+from esper.kasmina.probe import Example, probe, untouched
 from esper.kasmina.slot import Form, Slot
 from esper.kasmina.state import check_state
 from esper.leyline.actions import Curve, Decision, Op, Style
@@ -85,6 +86,11 @@ class Growable(nn.Module):
         self._follower: Follower | None = None
         self._entries: dict[Structure, Callable[..., Any]] = {}
         self._measured = False
+        self._norms = tracked_norms(model)
+        self._frozen: list[Norm] | None = None
+        """Of the host's norms, those that were in eval mode at the last optimiser step; None before the first."""
+        self.reference: Iterable[Any] | None = None
+        """Training batches that batch norms are made anew from when the model is harvested; a Gardener leaves its own here."""
         # Not self.train(): a host may keep some of its modules, batch norms say, in another mode than the rest.
         self.training = model.training
         self.slots.train(model.training)
@@ -117,6 +123,10 @@ class Growable(nn.Module):
     def slot_ids(self) -> tuple[str, ...]:
         """Ids of the slots, in the order given."""
         return tuple(self._by_id)
+
+    def at(self, *stages: Stage) -> list[str]:
+        """Ids of the slots that are at one of these stages, in order."""
+        return [slot.id for slot in self._slots() if slot.life.stage in stages]
 
     def parameter_count(self) -> int:
         """Parameters of the host and of every seed in it now."""
@@ -221,18 +231,26 @@ class Growable(nn.Module):
             raise TransitionError(f"slot {slot!r} is {report.stage.name}; no gate lies ahead of it")
         return judge(following[report.stage], report, self.gates)
 
-    def record(self, slot: str, *, contribution: float | None = None, trial_contribution: float | None = None) -> None:
-        """Tell the body what was measured on validation data, in points: with the seed minus without it."""
+    def record(
+        self,
+        slot: str,
+        *,
+        contribution: float | None = None,
+        trial_contribution: float | None = None,
+        contribution_error: float | None = None,
+        trial_error: float | None = None,
+    ) -> None:
+        """Tell the body what was measured on validation data, in points: with the seed minus without it, and the standard error of that."""
         target = self._slot(slot)
         life = target.life
         if contribution is not None:
             if life.stage not in BLENDED:
                 raise TransitionError(f"slot {slot!r} is {life.stage.name}; a contribution needs a seed that is blended in")
-            life = replace(life, contribution=float(contribution), contribution_age=0)
+            life = replace(life, contribution=float(contribution), contribution_error=contribution_error, contribution_age=0)
         if trial_contribution is not None:
             if life.stage is not Stage.TRAINING:
                 raise TransitionError(f"slot {slot!r} is {life.stage.name}; a trial is for a seed in TRAINING")
-            life = replace(life, trial_contribution=float(trial_contribution))
+            life = replace(life, trial_contribution=float(trial_contribution), trial_error=trial_error)
         target.life = life
 
     def drain_journal(self) -> list[Event]:
@@ -276,6 +294,7 @@ class Growable(nn.Module):
         return [(parameters, norm) for parameters, norm in norms if norm is not None]
 
     def _before_step(self, scale: Scale | None) -> None:
+        self._frozen = [norm for norm in self._norms if not norm.training]
         if not self._measured and any(slot.life.stage in LIVE for slot in self._slots()):
             self._each_norm(scale)
         self._measured = False
@@ -290,7 +309,7 @@ class Growable(nn.Module):
         training = [slot for slot in self._slots() if slot.life.stage is Stage.TRAINING]
         if not training:
             return None
-        with untouched(self.host), settled_norms(self.host), self._shown_as({slot.id: Form.TRIAL for slot in training}):
+        with untouched(self.host), norms_in_eval(self.host), self._shown_as({slot.id: Form.TRIAL for slot in training}):
             loss = closure()
             parameters = [p for slot in training for p in slot.seed_parameters() if p.requires_grad]
             # Inside, because a host that recomputes its activations runs its forward pass again here.
@@ -327,25 +346,31 @@ class Growable(nn.Module):
             yield
 
     @contextmanager
-    def stacked(self, configurations: Sequence[frozenset[str]], batch: int) -> Iterator[None]:
-        """Several configurations in one pass: the input holds `batch` samples for each, one configuration after another.
+    def showing(self, on: Collection[str]) -> Iterator[None]:
+        """The network with exactly these slots switched on, a configuration; one in TRAINING is shown at its target alpha."""
+        with self._shown_as(self._forms(on)):
+            yield
 
-        A configuration is the set of slots that are on; a slot in TRAINING counts as on at its target alpha.
-        """
-        on = sorted({self._slot(id).id for configuration in configurations for id in configuration}, key=self.slot_ids.index)
-        forms: dict[str, Form] = dict.fromkeys(self.slot_ids, Form.ABSENT)
-        for id in on:
-            slot = self._slot(id)
-            if slot.life.stage not in OCCUPIED or slot.life.stage is Stage.GERMINATED:
-                raise TransitionError(f"slot {id!r} is {slot.life.stage.name}; it has nothing to switch on")
-            forms[id] = Form.TRIAL if slot.life.stage is Stage.TRAINING else slot.form
-        with self._shown_as(forms), ExitStack() as stack:
+    @contextmanager
+    def stacked(self, configurations: Sequence[frozenset[str]], batch: int) -> Iterator[None]:
+        """Several configurations in one pass: the input holds `batch` samples for each, one configuration after another."""
+        on = frozenset[str]().union(*configurations)
+        with self._shown_as(self._forms(on)), ExitStack() as stack:
             for id in on:
                 slot = self._slot(id)
                 share = torch.tensor([id in c for c in configurations], device=slot.alpha.device).repeat_interleave(batch)
                 stack.callback(setattr, slot, "share", slot.share)
                 slot.share = share
             yield
+
+    def _forms(self, on: Collection[str]) -> dict[str, Form]:
+        forms: dict[str, Form] = dict.fromkeys(self.slot_ids, Form.ABSENT)
+        for id in on:
+            slot = self._slot(id)
+            if slot.life.stage not in OCCUPIED or slot.life.stage is Stage.GERMINATED:
+                raise TransitionError(f"slot {id!r} is {slot.life.stage.name}; it has nothing to switch on")
+            forms[id] = Form.TRIAL if slot.life.stage is Stage.TRAINING else slot.form
+        return forms
 
     @contextmanager
     def _shown_as(self, forms: Mapping[str, Form]) -> Iterator[None]:
@@ -360,16 +385,46 @@ class Growable(nn.Module):
                 if slot.life.stage is not stage:  # moved on inside
                     slot.settle()
 
+    # Batch norms
+
+    def learning_norms(self) -> list[Norm]:
+        """Batch norms whose running statistics follow the training: all but those that the host keeps in eval mode while it trains."""
+        frozen = self._frozen
+        if frozen is None:  # no step was seen: a model in eval mode does not tell which
+            frozen = [norm for norm in self._norms if not norm.training] if self.host.training else []
+        return [norm for norm in tracked_norms(self) if norm not in frozen]
+
+    @contextmanager
+    def recalibrated(self, batches: Sequence[Example]) -> Iterator[None]:
+        """Inside, batch norms have statistics made anew from these training inputs, for the network as it is shown now.
+
+        Their running statistics lag behind a network that changes, and eval mode uses them: without this, what is measured is mostly
+        the lag. Everything is put back on the way out, so that training goes on as if nothing had been measured.
+        """
+        with recalibrated(self, self.learning_norms(), batches):
+            yield
+
+    def reference_inputs(self, loader: Iterable[Any]) -> list[Example]:
+        """Inputs to recalibrate with, on this model's device: those of the loader's first batches."""
+        return reference_batches(loader, next(self.parameters()).device)
+
     # Leaving
 
-    def harvest(self, live: str = "drop") -> nn.Module:
+    def harvest(self, live: str = "drop", *, recalibrate: Iterable[Any] | None = None) -> nn.Module:
         """The grown network as a plain module: host and fossils.
 
-        Seeds still alive are dropped, or with live="keep" kept at their present alpha.
+        Seeds still alive are dropped, or with live="keep" kept at their present alpha. recalibrate: a loader of training batches, inputs
+        or (inputs, targets), from which the batch norms of what is harvested get their statistics; by default the Gardener's, if it has
+        one. This model keeps its own.
         """
         if live not in ("drop", "keep"):
             raise ConfigError(f'live is "drop" or "keep", found {live!r}')
-        return harvest(self, keep_live=live == "keep")
+        loader = self.reference if recalibrate is None else recalibrate
+        kept = self.at(*BLENDED) if live == "keep" else self.at(Stage.FOSSILIZED)
+        if loader is None or not self.learning_norms():
+            return harvest(self, kept)
+        with self.showing(kept), self.recalibrated(self.reference_inputs(loader)):
+            return harvest(self, kept)
 
     def release(self) -> nn.Module:
         """Take the slots off the host and give it back as it was. This model cannot be used afterwards."""
@@ -390,8 +445,8 @@ class Growable(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy starts without an optimiser, which belongs to the original, and compiles for itself.
-        return {**self.__dict__, "_follower": None, "_entries": {}}
+        # A copy starts without an optimiser and a loader, which belong to the original, and compiles for itself.
+        return {**self.__dict__, "_follower": None, "_entries": {}, "reference": None}
 
     # Helpers
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +19,7 @@ from esper.kasmina.blending import Graft
 from esper.kasmina.probe import Example, call, evaluating, untouched
 from esper.kasmina.slot import Place, Slot
 from esper.leyline.errors import HarvestError
-from esper.leyline.stages import BLENDED, Stage
+from esper.leyline.stages import Stage
 
 if TYPE_CHECKING:
     from esper.kasmina.growable import Growable
@@ -28,16 +28,15 @@ TOLERANCE = 1e-6
 """Largest difference, relative to the largest output, between the grown model and what is harvested from it."""
 
 
-def harvest(model: Growable, keep_live: bool) -> nn.Module:
-    """A deep copy of the host with its seeds as ordinary submodules, checked against the model on its example input."""
-    kept = [slot for slot in model._slots() if slot.life.stage is Stage.FOSSILIZED or (keep_live and slot.life.stage in BLENDED)]
+def harvest(model: Growable, kept: Collection[str]) -> nn.Module:
+    """A deep copy of the host with the seeds of these slots as ordinary submodules, checked against the model on its example input."""
     # One deepcopy of everything, so that the copied handles belong to the copied host.
-    host, handles, slots = copy.deepcopy((model.host, model._handles, kept))
+    host, handles, slots = copy.deepcopy((model.host, model._handles, [slot for slot in model._slots() if slot.id in kept]))
     for handle in handles:
         handle.remove()
     _replace(host, [(slot.place, plain_seed(slot)) for slot in slots])
     host = plain_host(host)
-    _check(model, host, [slot.id for slot in model._slots() if slot not in kept])
+    _check(model, host, [slot for slot in model.slot_ids if slot not in kept])
     return host
 
 

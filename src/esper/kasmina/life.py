@@ -30,8 +30,10 @@ class Life:
     ramp: Ramp | None = None
     pruning: bool = False
     contribution: float | None = None
+    contribution_error: float | None = None
     contribution_age: int = 0
     trial_contribution: float | None = None
+    trial_error: float | None = None
     gradients: GradientStats | None = None
     gradient_ratio: float | None = None
     germinations: int = 0

@@ -91,19 +91,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-@contextmanager
-def settled_norms(model: nn.Module) -> Iterator[None]:
-    """Batch norms with running statistics use those, as in eval mode; everything else stays in its own mode."""
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.running_mean is not None and m.training]
-    try:
-        for norm in norms:
-            norm.training = False
-        yield
-    finally:
-        for norm in norms:
-            norm.training = True
-
-
 def sight(model: nn.Module, example: Example) -> tuple[dict[str, Sighting], Any]:
     """One forward pass: what each module did in it, by path, and the model's output. The model is left exactly as it was."""
     if not isinstance(model, nn.Module):
@@ -201,8 +188,8 @@ def examine(
         return f"{stated} features have {DIMENSIONS[stated]} dimensions; its output has shape {tuple(features.shape)}"
     if topology is None:
         return f"the layout of its output, shape {tuple(features.shape)}, is not clear; {_layout_help(features)}"
-    if topology is not Topology.VECTOR and features.shape[0] != _batch(example):
-        return f"its output, shape {tuple(features.shape)}, does not begin with the batch of {_batch(example)}"
+    if topology is not Topology.VECTOR and features.shape[0] != batch_size(example):
+        return f"its output, shape {tuple(features.shape)}, does not begin with the batch of {batch_size(example)}"
     width = features.shape[1 if topology in (Topology.MAP2D, Topology.MAP1D) else -1]
     if width < 2 and topology in (Topology.TOKENS, Topology.VECTOR):
         return "its output has a single feature; a seed needs at least two"
@@ -259,7 +246,8 @@ def has_slot(module: nn.Module) -> bool:
     return any(isinstance(getattr(hook, "__self__", None), Slot) for hook in module._forward_hooks.values())
 
 
-def _batch(example: Example) -> int:
+def batch_size(example: Example) -> int:
+    """Samples in an example: the first dimension of its first tensor."""
     values = example.values() if isinstance(example, dict) else example if isinstance(example, (tuple, list)) else [example]
     first = next((v for v in values if isinstance(v, Tensor) and v.dim() > 0), None)
     if first is None:

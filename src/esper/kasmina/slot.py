@@ -193,8 +193,10 @@ class Slot(nn.Module):
             gradients=gradients,
             gradient_ratio=ratio,
             contribution=life.contribution,
+            contribution_error=life.contribution_error,
             contribution_age=life.contribution_age,
             trial_contribution=life.trial_contribution,
+            trial_error=life.trial_error,
         )
 
     def gradients(self, host: GradientStats | None, host_parameters: int) -> tuple[GradientStats | None, float | None]:

@@ -27,7 +27,7 @@ from esper.leyline.errors import EventError, nearest
 from esper.leyline.reports import Gate
 from esper.leyline.stages import Stage
 
-EVENT_VERSION = 1
+EVENT_VERSION = 2
 """Goes up by one with every change to the events below that an older reader would not understand."""
 
 EVENT_TYPES: dict[str, type[Event]] = {}
@@ -114,7 +114,9 @@ class SeedMeasured(Event):
     stage: Stage
     alpha: float
     contribution: float | None
+    contribution_error: float | None
     trial_contribution: float | None
+    trial_error: float | None
     gradient_norm: float | None
     gradient_health: float | None
     gradient_ratio: float | None

@@ -119,10 +119,14 @@ class SeedReport:
     """(|g_seed| / |g_host|) * sqrt(P_host / P_seed), at most 10."""
     contribution: float | None = None
     """Val accuracy with the seed minus without, in points; None until measured."""
+    contribution_error: float | None = None
+    """Its standard error, in points: how far it would be off on other validation samples. None where that is not known."""
     contribution_age: int = 0
     """Ticks since the contribution was measured."""
     trial_contribution: float | None = None
     """The same, at the target alpha, of a seed that is still in TRAINING."""
+    trial_error: float | None = None
+    """Its standard error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,8 @@ class ControlCache:
 
     def _key(self, task: Task, data: Data, member: Member, seed: int) -> str:
         training = self.config.training
-        how = {"clip": training.clip, "precision": training.precision, "channels_last": training.channels_last, "compile": training.compile}
+        names = ("clip", "precision", "channels_last", "compile", "eval_batch", "recalibrate")
+        how = {name: getattr(training, name) for name in names}
         governor = asdict(training.governor)
         facts = [task.name, data.fingerprint, asdict(member), seed, how, governor, self.config.device, torch.__version__]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]

@@ -51,7 +51,10 @@ def harvest_of_run(path: Path, host: int | None = None) -> tuple[nn.Module, Tens
     task = get_task(config.task)
     net, slots, example = task.build_host(config.member_for(task.family, config.seed + host), state["classes"], config.seed + host)
     model = Growable(net, slots, example)
-    model.load_state_dict(plots[host]["host"]["model"])
+    saved = plots[host]["host"]
+    model.load_state_dict(saved["model"])
+    for name, value in saved["harvest_norms"].items():
+        model.get_buffer(name).copy_(value)
     return model.harvest().eval(), _varied(example, state["classes"]), host
 
 

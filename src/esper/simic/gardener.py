@@ -7,15 +7,18 @@ import numbers
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, optim
 
 from esper.kasmina import Growable
-from esper.kasmina.probe import call, evaluating
+from esper.kasmina.norms import check_loader
+from esper.kasmina.probe import Example, call, evaluating
 from esper.leyline.actions import Decision
 from esper.leyline.errors import ConfigError, StateError
 from esper.leyline.events import Event
@@ -27,6 +30,7 @@ from esper.simic.episode import Episode
 from esper.tamiyo import Controller, Rules
 from esper.tamiyo.policy_controller import PolicyController
 from esper.tolaria.attribution import configurations, interactions
+from esper.tolaria.validation import Score, record_contributions
 
 OPEN_END = 100
 """Epochs that are assumed to lie ahead when the length of training is not given."""
@@ -38,10 +42,13 @@ FRACTIONS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What an evaluate function may return: validation accuracy in points (0 to 100), and the loss."""
+    """What an evaluate function may return: validation accuracy in points (0 to 100), and what else it knows."""
 
     accuracy: float
     loss: float = float("nan")
+    correct: Tensor | Sequence[float] | None = None
+    """One value for each validation sample, in the same order every time: 1 where it was predicted, 0 where not. From these the gardener
+    knows how sure a seed's contribution is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +80,9 @@ class Gardener:
     evaluate: called with the model, in eval mode and without gradients; returns validation accuracy in points, or an Evaluation
     with the loss as well. It is called several times per epoch: once as the network is, and once for each seed switched off or tried
     out, each time with the same random numbers. Modes and random streams are put back afterwards.
+    recalibrate: a loader of training batches, inputs or (inputs, targets), for a model with batch norms: their running statistics lag
+    behind a network that grows, so before each evaluation they are made anew from its first batches (about 256 samples), and put back
+    afterwards. `model.harvest()` uses it too.
     epochs: how long training will go on, if known; a controller plans by it. max_seeds: most seeds in the network at once.
     classes: of the problem, for the scale of the loss. seed: of a controller that draws by lot.
 
@@ -86,6 +96,7 @@ class Gardener:
         *,
         policy: str | os.PathLike[str] | Controller = "heuristic",
         evaluate: Callable[[Growable], float | Evaluation],
+        recalibrate: Iterable[Any] | None = None,
         epochs: int | None = None,
         max_seeds: int | None = None,
         classes: int = 10,
@@ -97,12 +108,15 @@ class Gardener:
             raise ConfigError(f"optimizer is the torch.optim.Optimizer that the loop steps, found {type(optimizer).__name__}")
         if not callable(evaluate):
             raise ConfigError(f"evaluate is a function of the model that returns its accuracy in points, found {evaluate!r}")
+        if recalibrate is not None:
+            check_loader(recalibrate)
         if epochs is not None:
             _check_count("epochs", epochs, 1)
         _check_count("classes", classes, 2)
         controller, rules = controller_for(policy), Rules(max_seeds=max_seeds)
         model.follow(optimizer)
         self.model, self.optimizer, self.evaluate = model, optimizer, evaluate
+        model.reference = recalibrate
         self.epochs, self.classes, self.seed = epochs, classes, seed
         self.history: list[Entry] = []
         """What was seen, done and why, one entry for each step."""
@@ -165,18 +179,13 @@ class Gardener:
     def _report(self, train_loss: float, train_accuracy: float) -> EpochReport:
         started = time.perf_counter()
         model = self.model
-        stages = {report.slot: report.stage for report in model.reports()}
-        blended = [slot for slot, stage in stages.items() if stage in BLENDED]
-        fossils = [slot for slot, stage in stages.items() if stage is Stage.FOSSILIZED]
-        trials = [slot for slot, stage in stages.items() if stage is Stage.TRAINING]
+        blended, fossils, trials = model.at(*BLENDED), model.at(Stage.FOSSILIZED), model.at(Stage.TRAINING)
         wanted = configurations(blended, fossils, trials, "loo", self.seed)
-        found = {on: self._evaluate(on, blended) for on in wanted}
+        reference = model.reference_inputs(model.reference) if model.reference is not None and model.learning_norms() else []
+        found = {on: self._evaluate(on, reference) for on in wanted}
         base = found[wanted[0]]
         accuracy = {on: evaluation.accuracy for on, evaluation in found.items()}
-        for slot in blended:
-            model.record(slot, contribution=base.accuracy - accuracy[wanted[0] - {slot}])
-        for slot in trials:
-            model.record(slot, trial_contribution=accuracy[wanted[0] | {slot}] - base.accuracy)
+        record_contributions(model, found)
         seeds = model.reports()
         harvested = found[frozenset(fossils)]
         return EpochReport(
@@ -211,14 +220,13 @@ class Gardener:
         """Epochs there are in all. Whoever trains for longer than planned is at the end: what pays is kept, nothing new begins."""
         return max(OPEN_END, 2 * self.epoch) if self.epochs is None else max(self.epochs, self.epoch)
 
-    def _evaluate(self, on: frozenset[str], blended: list[str]) -> Evaluation:
+    def _evaluate(self, on: frozenset[str], reference: Sequence[Example]) -> Score:
         """The user's evaluation of one configuration. Everyone gets the same random numbers, and the loop's go on as if none were drawn."""
         model = self.model
         devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
-        off, tried = set(blended) - on, on - set(blended)
-        with torch.random.fork_rng(devices=devices), evaluating(model), model.without(*off), model.trial(*tried):
+        with torch.random.fork_rng(devices=devices), model.showing(on), model.recalibrated(reference), evaluating(model):
             result = self.evaluate(model)
-        return _evaluation(result)
+        return _score(result)
 
     def _isolation(self) -> str:
         return str(next(iter(self.model.slots.values())).isolation)
@@ -231,6 +239,11 @@ class Gardener:
     def _warn(self, report: EpochReport) -> None:
         if len(self.history) == FRACTIONS and all(0.0 <= entry.accuracy <= 1.0 for entry in self.history):
             self._warn_once("every accuracy so far is at most 1.0; evaluate returns points (0 to 100), not a fraction")
+        if self.germinated and self.model.reference is None and self.model.learning_norms():
+            self._warn_once(
+                "the model has batch norms, whose running statistics lag behind while it grows, and what evaluate sees is mostly that lag; "
+                "give the gardener training batches to make them anew from: recalibrate=train_loader"
+            )
         for seed in report.seeds:
             if seed.stage is Stage.TRAINING and seed.gradients is None:
                 self._warn_once(f"the seed at slot {seed.slot!r} was trained for an epoch without a gradient; {self._gradient_hint()}")
@@ -284,15 +297,26 @@ def _check_count(name: str, value: object, least: int) -> None:
         raise ConfigError(f"{name} is a whole number of at least {least},{what} found {value!r}")
 
 
-def _evaluation(result: object) -> Evaluation:
+def _score(result: object) -> Score:
     """What an evaluate function returned, in one form."""
-    if isinstance(result, Evaluation):
-        found = Evaluation(accuracy=_number("an Evaluation's accuracy", result.accuracy), loss=_number("its loss", result.loss))
-    else:
-        found = Evaluation(accuracy=_number("accuracy in points or an esper.Evaluation", result))
-    if not 0.0 <= found.accuracy <= 100.0:
-        raise ConfigError(f"evaluate returns accuracy in points, 0 to 100, found {found.accuracy}")
-    return found
+    given = result if isinstance(result, Evaluation) else Evaluation(accuracy=_number("accuracy in points or an esper.Evaluation", result))
+    accuracy = _number("an Evaluation's accuracy", given.accuracy)
+    if not 0.0 <= accuracy <= 100.0:
+        raise ConfigError(f"evaluate returns accuracy in points, 0 to 100, found {accuracy}")
+    return Score(accuracy=accuracy, loss=_number("its loss", given.loss), hits=_hits(given.correct))
+
+
+def _hits(correct: object) -> NDArray[np.float64] | None:
+    """An Evaluation's `correct` as numbers from 0 to 1."""
+    if correct is None:
+        return None
+    try:
+        hits = np.asarray(correct.detach().cpu() if isinstance(correct, Tensor) else correct, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"an Evaluation's correct is a value for each sample, found {type(correct).__name__}") from error
+    if hits.ndim != 1 or not len(hits) or not ((hits >= 0.0) & (hits <= 1.0)).all():
+        raise ConfigError(f"an Evaluation's correct is a value from 0 to 1 for each sample, found an array of shape {hits.shape}")
+    return hits
 
 
 def _number(what: str, value: object) -> float:

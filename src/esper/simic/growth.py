@@ -16,7 +16,6 @@ import torch
 from esper.leyline.actions import Decision
 from esper.leyline.events import Event
 from esper.leyline.reports import EpochReport
-from esper.leyline.stages import Stage
 from esper.simic.config import GrowthConfig
 from esper.simic.controls import ControlCache
 from esper.simic.episode import Episode, Step
@@ -28,7 +27,6 @@ from esper.tolaria.flops import FlopLedger
 from esper.tolaria.host import Host
 from esper.tolaria.tasks import Member, Task, load_task_file
 from esper.tolaria.tasks import get as get_task
-from esper.tolaria.validation import evaluate
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +172,8 @@ class Growth:
         )
 
     def _last(self, play: _Play, step: Step) -> Outcome:
-        final = self._final(play.host)
+        score = play.host.score(play.host.data.val)
+        final = FinalScore(accuracy=score.accuracy, loss=score.loss, parameters=play.host.harvest_parameters())
         reward = play.rewards.step(
             before=play.report,
             decision=step.decision,
@@ -199,13 +198,3 @@ class Growth:
         return Outcome(
             observation=play.observation, reward=reward, terminated=True, refused=step.refused, events=step.events, final=figures
         )
-
-    def _final(self, host: Host) -> FinalScore:
-        """The network as it would be harvested now, on val."""
-        slots = host.model.reports()
-        fossils = frozenset(seed.slot for seed in slots if seed.stage is Stage.FOSSILIZED)
-        losses, accuracies, _ = evaluate(
-            host.model, host.run, host.task, host.data.val, host.data.classes, self.config.training.eval_batch, [fossils]
-        )
-        parameters = host.start_parameters + sum(seed.parameters for seed in slots if seed.slot in fossils)
-        return FinalScore(accuracy=accuracies[0], loss=losses[0], parameters=parameters)

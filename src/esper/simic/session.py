@@ -31,7 +31,6 @@ from esper.tolaria.flops import FlopLedger
 from esper.tolaria.host import Host
 from esper.tolaria.tasks import get as get_task
 from esper.tolaria.tasks import load_task_file
-from esper.tolaria.validation import evaluate_split
 
 
 @dataclass(slots=True)
@@ -166,10 +165,8 @@ class Session:
     def _finish(self, plot: Plot) -> None:
         """Final figures of a host: those of its harvested network, on val and on the untouched test split."""
         host = plot.host
-        network = host.model.harvest()
-        val = evaluate_split(network, self.task, self.data.val, self.config.training.eval_batch)
-        test = evaluate_split(network, self.task, self.data.test(FinalEvaluation(asked_by="end of a run")), self.config.training.eval_batch)
-        parameters = sum(p.numel() for p in network.parameters())
+        val, test = host.score(self.data.val), host.score(self.data.test(FinalEvaluation(asked_by="end of a run")))
+        parameters = host.harvest_parameters()
         final = FinalScore(accuracy=val.accuracy, loss=val.loss, parameters=parameters)
         self._pay(plot, plot.earnings.settle(None, self._control(plot), final), host.epoch)
         if self.episodes is not None and not plot.control:

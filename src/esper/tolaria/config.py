@@ -31,6 +31,9 @@ class TrainingConfig:
     """How much is measured about each seed every epoch: loo (each seed off), or full (also Shapley values)."""
     eval_batch: Annotated[int, Range(1)] = 2048
     """Samples in one validation pass, all stacked configurations together; caps the memory it takes."""
+    recalibrate: Annotated[int, Range(0)] = 256
+    """Training samples that the statistics of batch norms are made anew from before every measurement; 0 measures with the running ones,
+    which lag behind a host that changes."""
     gates: GateConfig = field(default_factory=GateConfig)
     lifecycle: LifecycleConfig = field(default_factory=LifecycleConfig)
     governor: GovernorConfig = field(default_factory=GovernorConfig)

@@ -22,7 +22,7 @@ from esper.tolaria.flops import FlopLedger
 from esper.tolaria.governor import Governor
 from esper.tolaria.snapshot import Snapshot
 from esper.tolaria.tasks import Member, Task
-from esper.tolaria.validation import Measurement, count, measure
+from esper.tolaria.validation import Measurement, Score, count, evaluate, measure
 
 
 class Host:
@@ -110,7 +110,7 @@ class Host:
                 model.clip_gradients(self.config.clip)
                 self.optimizer.step()
                 loss_sum += loss.detach() * len(index)
-                correct += self.task.correct(logits.detach(), y)
+                correct += self.task.correct(logits.detach(), y).sum()
                 self.steps += 1
         # Gradients of the last batch would only take up memory until the next epoch.
         self.optimizer.zero_grad(set_to_none=True)
@@ -136,12 +136,50 @@ class Host:
             return nullcontext()
         return torch.autocast(self.data.train.x.device.type, dtype=torch.bfloat16, cache_enabled=False)
 
+    def reference(self) -> list[Tensor]:
+        """Training inputs that batch norms are made anew from before a measurement: the same ones in every epoch, as it augments them.
+
+        Empty where there is nothing to make anew.
+        """
+        if not self.config.recalibrate or not self.model.learning_norms():
+            return []
+        chosen = epoch_order(len(self.split), stream_seed("reference", self.seed), 0)[: self.config.recalibrate]
+        return [self.batch(index)[0] for index in _batches(chosen.to(self.split.x.device), self.config.eval_batch)]
+
     def _measure(self) -> Measurement:
+        reference = self.reference()
         with self.autocast():
-            measured = measure(self.model, self.run, self.task, self.data.val, self.data.classes, self.config, seed=self.seed)
+            measured = measure(
+                self.model, self.run, self.task, self.data.val, self.data.classes, self.config, seed=self.seed, reference=reference
+            )
+        samples = sum(map(len, reference))
         with evaluating(self.model):
-            flops = count(self.model, self.task, self.data.val, measured.configurations, self.ledger, self.architecture)
+            flops = count(self.model, self.task, self.data.val, measured.configurations, self.ledger, self.architecture, samples)
         return replace(measured, flops=flops)
+
+    def score(self, split: Split) -> Score:
+        """The network as it would be harvested now, host and fossils, on a split. In full precision, as a plain network runs."""
+        fossils, model = frozenset(self.model.at(Stage.FOSSILIZED)), self.model
+        scores, _ = evaluate(model, model, self.task, split, self.data.classes, self.config.eval_batch, [fossils], self.reference())
+        return scores[fossils]
+
+    def _harvest_norms(self) -> dict[str, Tensor]:
+        """Statistics of the batch norms of what would be harvested now, by name, so that it can be exported without the data."""
+        reference = self.reference()
+        if not reference:
+            return {}
+        norms = set(self.model.learning_norms())
+        with self.model.showing(self.model.at(Stage.FOSSILIZED)), self.model.recalibrated(reference):
+            return {
+                f"{path}.{name}": value.clone()
+                for path, module in self.model.named_modules()
+                if module in norms
+                for name, value in module.named_buffers(recurse=False)
+            }
+
+    def harvest_parameters(self) -> int:
+        """Parameters of host and fossils."""
+        return self.start_parameters + sum(self.model.report(slot).parameters for slot in self.model.at(Stage.FOSSILIZED))
 
     def _report(
         self,
@@ -253,6 +291,7 @@ class Host:
         """Everything to go on from, as tensors in plain containers. Taken between epochs."""
         return {
             "model": self.model.state_dict(),
+            "harvest_norms": self._harvest_norms(),
             "optimizer": self.optimizer.state_dict(),
             "governor": self.governor.state(),
             "snapshot": self.snapshot.state(),

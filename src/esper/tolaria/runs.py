@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 RunStatus = Literal["new", "running", "interrupted", "finished"]
 
 FORMAT = "esper run"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Goes up by one with every change to the folder that an older reader would not understand."""
 
 _MARKER, _LOCK, _CONFIG, _EVENTS, _CHECKPOINTS, _LOG, _SUMMARY = (

@@ -1,12 +1,16 @@
-"""Validation: one pass over the val split that evaluates the network as it is and every counterfactual configuration beside it."""
+"""Validation: the network as it is, and every counterfactual configuration of its seeds, on the val split."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from esper.kasmina import Growable
@@ -31,7 +35,7 @@ class Measurement:
     harvest_loss: float
     interactions: dict[tuple[str, str], float]
     shapley: dict[str, float]
-    configurations: list[Configuration]
+    configurations: Sequence[Configuration]
     """Those that were evaluated, the network as it is first."""
     flops: dict[str, int] = field(default_factory=dict)
 
@@ -45,33 +49,64 @@ def measure(
     config: TrainingConfig,
     *,
     seed: int,
+    reference: Sequence[Tensor] = (),
 ) -> Measurement:
-    """Evaluate all configurations in stacked passes, and record each seed's contribution with the body."""
-    by_stage = {slot.id: slot.life.stage for slot in model._slots()}
-    blended = [id for id, stage in by_stage.items() if stage in BLENDED]
-    fossils = [id for id, stage in by_stage.items() if stage is Stage.FOSSILIZED]
-    trials = [id for id, stage in by_stage.items() if stage is Stage.TRAINING]
+    """Evaluate all configurations, and record each seed's contribution with the body. `reference` is as in `evaluate`."""
+    blended, fossils, trials = model.at(*BLENDED), model.at(Stage.FOSSILIZED), model.at(Stage.TRAINING)
     wanted = configurations(blended, fossils, trials, config.attribution, seed)
-    losses, accuracies, per_class = evaluate(model, run, task, split, classes, config.eval_batch, wanted)
-    loss = dict(zip(wanted, losses, strict=True))
-    accuracy = dict(zip(wanted, accuracies, strict=True))
+    scores, per_class = evaluate(model, run, task, split, classes, config.eval_batch, wanted, reference)
+    accuracy = {on: score.accuracy for on, score in scores.items()}
     base = wanted[0]
-    for slot in blended:
-        model.record(slot, contribution=accuracy[base] - accuracy[base - {slot}])
-    for slot in trials:
-        model.record(slot, trial_contribution=accuracy[base | {slot}] - accuracy[base])
+    record_contributions(model, scores)
     full = config.attribution == "full" and blended
     return Measurement(
-        loss=loss[base],
+        loss=scores[base].loss,
         accuracy=accuracy[base],
         per_class=per_class,
         bare_accuracy=accuracy[frozenset()] if blended else None,
         harvest_accuracy=accuracy[frozenset(fossils)],
-        harvest_loss=loss[frozenset(fossils)],
+        harvest_loss=scores[frozenset(fossils)].loss,
         interactions=interactions(blended, accuracy),
         configurations=wanted,
         shapley=shapley(blended, accuracy.__getitem__, seed) if full else {},
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Score:
+    """One configuration on one split: loss, and accuracy in points."""
+
+    loss: float
+    accuracy: float
+    hits: NDArray[np.floating] | None = None
+    """Of each sample, the share of its targets that was predicted; None where that is not known."""
+    targets: int = 1
+    """Of one sample: 1 for an image, the tokens of a block of text."""
+
+
+def record_contributions(model: Growable, scores: Mapping[Configuration, Score]) -> None:
+    """Tell the body what each seed brings, and how sure that is: one with influence against the network without it, one in TRAINING
+    against the network as it is."""
+    base = frozenset(model.at(*BLENDED))
+    for slot in base:
+        gain, error = _difference(scores[base], scores[base - {slot}])
+        model.record(slot, contribution=gain, contribution_error=error)
+    for slot in model.at(Stage.TRAINING):
+        gain, error = _difference(scores[base | {slot}], scores[base])
+        model.record(slot, trial_contribution=gain, trial_error=error)
+
+
+def _difference(first: Score, second: Score) -> tuple[float, float | None]:
+    """How many points more the first has on the same samples, and the standard error: how far that would be off on other samples.
+
+    It is the error of the mean of the paired differences, as if one target more had differed, so that it is never zero.
+    """
+    gain = first.accuracy - second.accuracy
+    if first.hits is None or second.hits is None or len(first.hits) != len(second.hits):
+        return gain, None
+    paired = first.hits.astype(np.float64) - second.hits
+    squares = float(((paired - paired.mean()) ** 2).sum()) + 1.0 / first.targets**2
+    return gain, 100.0 * math.sqrt(squares) / len(paired)
 
 
 def evaluate(
@@ -81,72 +116,92 @@ def evaluate(
     split: Split,
     classes: int,
     eval_batch: int,
-    wanted: list[Configuration],
-) -> tuple[list[float], list[float], tuple[float, ...]]:
-    """Loss and accuracy of each configuration, and the accuracy by class of the first. Waits for the device once, at the end."""
-    k = len(wanted)
-    device = split.x.device
-    sums = torch.zeros(k, 2, device=device)
+    wanted: Sequence[Configuration],
+    reference: Sequence[Tensor] = (),
+) -> tuple[dict[Configuration, Score], tuple[float, ...]]:
+    """The score of each configuration, and the accuracy by class of the first. Waits for the device once, at the end.
+
+    reference: training inputs from which batch norms are made anew, for each configuration by itself: statistics of one network are
+    wrong for another. Without them the configurations run stacked, in one pass.
+    """
+    n, device = len(split), split.x.device
+    losses = torch.zeros(len(wanted), device=device)
+    hits = torch.zeros(len(wanted), n, device=device)
     by_class = torch.zeros(2, classes, device=device)
     counted = task.kind == "classification"
+    passes = [[i] for i in range(len(wanted))] if reference else [list(range(len(wanted)))]
     with evaluating(model):
         assert not model.training, "validation needs eval mode"
-        for x, y in zip(split.x.split(max(1, eval_batch // k)), split.y.split(max(1, eval_batch // k)), strict=True):
-            logits = _logits(model, run, x, wanted)
-            for i, part in enumerate(logits.split(len(x))):
-                sums[i, 0] += task.loss(part, y) * len(x)
-                sums[i, 1] += task.correct(part, y)
-            if counted:
-                hits = logits[: len(x)].argmax(-1) == y
-                by_class[0] += torch.bincount(y[hits], minlength=classes)
-                by_class[1] += torch.bincount(y, minlength=classes)
-    losses = [total / len(split) for total in sums[:, 0].tolist()]
-    accuracies = [100.0 * total / split.y.numel() for total in sums[:, 1].tolist()]
+        for rows in passes:
+            with _recalibrated(model, wanted[rows[0]], reference):
+                for start, x, y in _chunks(split, max(1, eval_batch // len(rows))):
+                    logits = _logits(model, run, x, [wanted[i] for i in rows])
+                    for i, part in zip(rows, logits.split(len(x)), strict=True):
+                        losses[i] += task.loss(part, y) * len(x)
+                        hits[i, start : start + len(x)] = task.correct(part, y).float()
+                    if counted and rows[0] == 0:
+                        right = y[logits[: len(x)].argmax(-1) == y]
+                        by_class += torch.stack([torch.bincount(labels, minlength=classes) for labels in (right, y)])
+    targets = split.y.numel() // n
     shares = (100.0 * by_class[0] / by_class[1].clamp(min=1)).tolist() if counted else []
-    return losses, accuracies, tuple(shares)
+    totals, table = losses.tolist(), hits.cpu().numpy()
+    scores = {
+        on: Score(loss=total / n, accuracy=100.0 * float(row.sum(dtype=np.float64)) / split.y.numel(), hits=row / targets, targets=targets)
+        for on, total, row in zip(wanted, totals, table, strict=True)
+    }
+    return scores, tuple(shares)
 
 
-def _logits(model: Growable, run: Callable[..., Any], x: Tensor, wanted: list[Configuration]) -> Tensor:
+@contextmanager
+def _recalibrated(model: Growable, on: Configuration, reference: Sequence[Tensor]) -> Iterator[None]:
+    if not reference:
+        yield
+        return
+    with model.showing(on), model.recalibrated(reference):
+        yield
+
+
+def _chunks(split: Split, size: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+    for start in range(0, len(split), size):
+        yield start, split.x[start : start + size], split.y[start : start + size]
+
+
+def _logits(model: Growable, run: Callable[..., Any], x: Tensor, wanted: Sequence[Configuration]) -> Tensor:
     """Logits of every configuration, one after another along the batch."""
-    if len(wanted) == 1 and wanted[0] == {slot.id for slot in model._slots() if slot.life.stage in BLENDED}:
-        return run(x)  # the network as it is
+    if len(wanted) == 1:
+        with model.showing(wanted[0]):
+            return run(x)
     with model.stacked(wanted, batch=len(x)):
         return run(x.repeat(len(wanted), *[1] * (x.dim() - 1)))
 
 
 def count(
-    model: Growable, task: Task, split: Split, wanted: list[Configuration], ledger: FlopLedger, architecture: Hashable
+    model: Growable,
+    task: Task,
+    split: Split,
+    wanted: Sequence[Configuration],
+    ledger: FlopLedger,
+    architecture: Hashable,
+    reference: int = 0,
 ) -> dict[str, int]:
-    """Operations of the plain validation pass, and of what the other configurations cost on top."""
+    """Operations of validating the network as it is, `reference` samples for its batch norms included, and of the other configurations."""
     samples = min(2, len(split))
     x, y = split.x[:samples], split.y[:samples]
 
     def one() -> int:
         return ledger.per_sample(model, architecture, samples, lambda: task.loss(model(x), y), backward=False)[0]
 
-    plain = total = one()
-    if len(wanted) > 1:
+    plain = one()
+    if reference:
+        total = 0
+        for on in wanted:
+            with model.showing(on):
+                total += one()
+    elif len(wanted) > 1:
         # Every seed that some configuration has on runs for all of them.
         with model.stacked([frozenset().union(*wanted)], batch=samples):
             total = one() * len(wanted)
-    return {"validation": plain * len(split), "counterfactual": (total - plain) * len(split)}
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """Loss, and accuracy in points, on one split."""
-
-    loss: float
-    accuracy: float
-
-
-def evaluate_split(network: torch.nn.Module, task: Task, split: Split, batch: int) -> Score:
-    """A plain network on a whole split."""
-    sums = torch.zeros(2, device=split.x.device)
-    with evaluating(network):
-        for x, y in zip(split.x.split(batch), split.y.split(batch), strict=True):
-            logits = network(x)
-            sums[0] += task.loss(logits, y) * len(x)
-            sums[1] += task.correct(logits, y)
-    loss, correct = sums.tolist()
-    return Score(loss / len(split), 100.0 * correct / split.y.numel())
+    else:
+        total = plain
+    rows = len(split) + reference
+    return {"validation": plain * rows, "counterfactual": (total - plain) * rows}

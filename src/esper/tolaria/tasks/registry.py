@@ -76,8 +76,8 @@ class Task(ABC):
         return x
 
     def correct(self, logits: Tensor, y: Tensor) -> Tensor:
-        """How many of the targets, `y.numel()` in all, are predicted: a single int64."""
-        return (logits.argmax(-1) == y).sum()
+        """How many of each sample's targets are predicted: int64 (B,)."""
+        return (logits.argmax(-1) == y).flatten(1).sum(1) if y.dim() > 1 else (logits.argmax(-1) == y).long()
 
     def is_there(self, source: Path | None = None) -> bool:
         """Whether the data is there, without reading it."""

@@ -1,0 +1,137 @@
+"""Batch norms. Their running statistics lag behind a network that changes, so that in eval mode a growing network looks worse than it
+is, by an amount that is mostly chance. Before a measurement they are made anew from training inputs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase as Norm
+from torch.utils import _pytree as pytree
+
+from esper.kasmina.probe import Example, batch_size, call, evaluating
+from esper.leyline.errors import ConfigError
+
+REFERENCE_SAMPLES = 256
+"""Training samples that statistics are made anew from; see docs/results.md for how few are enough."""
+
+
+def tracked_norms(model: nn.Module) -> list[Norm]:
+    """The norms that keep running statistics and use them in eval mode: batch norms, and instance norms that were told to."""
+    return [m for m in model.modules() if isinstance(m, Norm) and m.running_mean is not None]
+
+
+@contextmanager
+def norms_in_eval(model: nn.Module) -> Iterator[None]:
+    """Batch norms use their running statistics, as in eval mode; everything else stays in its own mode."""
+    norms = [norm for norm in tracked_norms(model) if norm.training]
+    try:
+        for norm in norms:
+            norm.training = False
+        yield
+    finally:
+        for norm in norms:
+            norm.training = True
+
+
+@contextmanager
+def recalibrated(model: nn.Module, norms: Sequence[Norm], batches: Iterable[Example]) -> Iterator[None]:
+    """Inside, these norms have the statistics of the network as it is now, on these inputs. Put back bit for bit, whatever happens.
+
+    One forward pass for each batch, without gradients and with everything but the norms in eval mode: each norm takes the mean of its
+    batches' statistics, weighted by their samples. A norm that the forward pass does not reach keeps what it has.
+    """
+    before = [(buffer, buffer.clone()) for norm in norms for buffer in norm.buffers(recurse=False)]
+    try:
+        _recalibrate(model, norms, batches)
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)  # in place: compiled graphs and optimiser-like owners hold the tensor itself
+
+
+def _recalibrate(model: nn.Module, norms: Sequence[Norm], batches: Iterable[Example]) -> None:
+    seen: dict[Norm, int] = {}
+
+    def weigh(norm: nn.Module, args: tuple[Tensor, ...]) -> None:
+        assert isinstance(norm, Norm)
+        if norm not in seen:
+            norm.reset_running_stats()  # a NaN would outlast any average
+        samples = len(args[0])
+        seen[norm] = seen.get(norm, 0) + samples
+        norm.momentum = samples / seen[norm]
+
+    momenta = [norm.momentum for norm in norms]
+    handles = [norm.register_forward_pre_hook(weigh) for norm in norms]
+    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
+    try:
+        with torch.random.fork_rng(devices=devices), evaluating(model):
+            for norm in norms:
+                norm.training = True  # `evaluating` puts every mode back
+            for batch in batches:
+                call(model, batch)
+    finally:
+        for norm, momentum, handle in zip(norms, momenta, handles, strict=True):
+            norm.momentum = momentum
+            handle.remove()
+
+
+def reference_batches(loader: Iterable[Any], device: torch.device, samples: int = REFERENCE_SAMPLES) -> list[Example]:
+    """Inputs of the loader's first batches on the device, as many as it takes for so many samples.
+
+    A batch is what the model takes (a tensor, or a dict of keyword arguments), or a tuple or list of that and the targets. Random numbers
+    that the loader draws, by torch, numpy or Python, are given back: training goes on as if it had not been looked at.
+    """
+    check_loader(loader)
+    batches: list[Example] = []
+    left = samples
+    with _random_streams_kept(loader):
+        for batch in loader:
+            inputs = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
+            if not isinstance(inputs, (Tensor, tuple, list, dict)):
+                raise ConfigError(
+                    "recalibrate gives batches of inputs, or of inputs and targets: a tensor, or a tuple or dict of arguments; "
+                    f"found a batch of type {type(batch).__name__}"
+                )
+            size = batch_size(inputs)
+            if size == 1 and batches:
+                continue  # a last batch of one sample, on which a norm over vectors cannot work
+            batches.append(pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, inputs))
+            left -= size
+            if left <= 0:
+                break
+    if not batches:
+        raise ConfigError("recalibrate gave no batch; expected a loader of training data that can be read again and again")
+    return batches
+
+
+def check_loader(loader: object) -> None:
+    """Raise ConfigError for what cannot be read anew before each measurement."""
+    if not isinstance(loader, Iterable) or isinstance(loader, (Tensor, str, dict)):
+        raise ConfigError(f"recalibrate is a loader of training batches, such as a DataLoader or a list, found {type(loader).__name__}")
+    if isinstance(loader, Iterator):
+        raise ConfigError(
+            f"recalibrate is read anew before each measurement, and a {type(loader).__name__} can be read once; "
+            "give the DataLoader itself, or a list of batches"
+        )
+
+
+@contextmanager
+def _random_streams_kept(loader: object) -> Iterator[None]:
+    own = [getattr(loader, "generator", None), getattr(getattr(loader, "sampler", None), "generator", None)]
+    generators = [(each, each.get_state()) for each in own if isinstance(each, torch.Generator)]
+    python, legacy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)
+        for generator, state in generators:
+            generator.set_state(state)
