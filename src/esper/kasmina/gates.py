@@ -40,8 +40,12 @@ def g2(report: SeedReport, config: GateConfig) -> list[str]:
             failures.append(f"gradient ratio {report.gradient_ratio:.4f} below {config.min_gradient_ratio}")
         if report.trial_contribution is None:
             failures.append("trial contribution not measured")
-        elif not report.trial_contribution >= config.min_trial_contribution:
-            failures.append(f"trial contribution {report.trial_contribution:+.2f} points, at least {config.min_trial_contribution} needed")
+        else:
+            slack = config.trial_errors * (report.trial_error or 0.0)
+            if not report.trial_contribution + slack >= config.min_trial_contribution:
+                sure = f" and {slack:.2f} for chance" if slack else ""
+                needed = f"at least {config.min_trial_contribution} needed"
+                failures.append(f"trial contribution {report.trial_contribution:+.2f} points{sure}, {needed}")
     return failures
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from esper.kasmina.following import Follower, parameter_groups
 from esper.kasmina.gates import judge
 from esper.kasmina.gradients import GradientMeter, Scale
 from esper.kasmina.harvest import harvest
-from esper.kasmina.norms import Norm, norms_in_eval, recalibrated, reference_batches, tracked_norms
+from esper.kasmina.norms import Norm, check_loader, norms_in_eval, recalibrated, reference_batches, tracked_norms
 from esper.kasmina.probe import Example, probe, untouched
 from esper.kasmina.slot import Form, Slot
 from esper.kasmina.state import check_state
@@ -237,20 +238,26 @@ class Growable(nn.Module):
         *,
         contribution: float | None = None,
         trial_contribution: float | None = None,
-        contribution_error: float | None = None,
-        trial_error: float | None = None,
+        error: float | None = None,
+        loss: float | None = None,
     ) -> None:
-        """Tell the body what was measured on validation data, in points: with the seed minus without it, and the standard error of that."""
+        """Tell the body what was measured on validation data, in points: with the seed minus without it.
+
+        What else is known of it: its standard error in points, and the same in nats of loss, without the seed minus with it.
+        """
         target = self._slot(slot)
         life = target.life
+        loss = loss if loss is not None and math.isfinite(loss) else None
         if contribution is not None:
             if life.stage not in BLENDED:
                 raise TransitionError(f"slot {slot!r} is {life.stage.name}; a contribution needs a seed that is blended in")
-            life = replace(life, contribution=float(contribution), contribution_error=contribution_error, contribution_age=0)
+            life = replace(
+                life, contribution=float(contribution), contribution_error=error, contribution_loss=loss, contribution_age=0
+            )
         if trial_contribution is not None:
             if life.stage is not Stage.TRAINING:
                 raise TransitionError(f"slot {slot!r} is {life.stage.name}; a trial is for a seed in TRAINING")
-            life = replace(life, trial_contribution=float(trial_contribution), trial_error=trial_error)
+            life = replace(life, trial_contribution=float(trial_contribution), trial_error=error, trial_loss=loss)
         target.life = life
 
     def drain_journal(self) -> list[Event]:
@@ -420,6 +427,8 @@ class Growable(nn.Module):
         if live not in ("drop", "keep"):
             raise ConfigError(f'live is "drop" or "keep", found {live!r}')
         loader = self.reference if recalibrate is None else recalibrate
+        if loader is not None:
+            check_loader(loader)
         kept = self.at(*BLENDED) if live == "keep" else self.at(Stage.FOSSILIZED)
         if loader is None or not self.learning_norms():
             return harvest(self, kept)

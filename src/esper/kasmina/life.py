@@ -31,9 +31,11 @@ class Life:
     pruning: bool = False
     contribution: float | None = None
     contribution_error: float | None = None
+    contribution_loss: float | None = None
     contribution_age: int = 0
     trial_contribution: float | None = None
     trial_error: float | None = None
+    trial_loss: float | None = None
     gradients: GradientStats | None = None
     gradient_ratio: float | None = None
     germinations: int = 0

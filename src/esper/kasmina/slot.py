@@ -194,9 +194,11 @@ class Slot(nn.Module):
             gradient_ratio=ratio,
             contribution=life.contribution,
             contribution_error=life.contribution_error,
+            contribution_loss=life.contribution_loss,
             contribution_age=life.contribution_age,
             trial_contribution=life.trial_contribution,
             trial_error=life.trial_error,
+            trial_loss=life.trial_loss,
         )
 
     def gradients(self, host: GradientStats | None, host_parameters: int) -> tuple[GradientStats | None, float | None]:

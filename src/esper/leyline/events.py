@@ -115,8 +115,10 @@ class SeedMeasured(Event):
     alpha: float
     contribution: float | None
     contribution_error: float | None
+    contribution_loss: float | None
     trial_contribution: float | None
     trial_error: float | None
+    trial_loss: float | None
     gradient_norm: float | None
     gradient_health: float | None
     gradient_ratio: float | None

@@ -121,12 +121,15 @@ class SeedReport:
     """Val accuracy with the seed minus without, in points; None until measured."""
     contribution_error: float | None = None
     """Its standard error, in points: how far it would be off on other validation samples. None where that is not known."""
+    contribution_loss: float | None = None
+    """Val loss without the seed minus with it, in nats: what it is worth on a scale that no single sample can turn."""
     contribution_age: int = 0
     """Ticks since the contribution was measured."""
     trial_contribution: float | None = None
     """The same, at the target alpha, of a seed that is still in TRAINING."""
     trial_error: float | None = None
-    """Its standard error."""
+    trial_loss: float | None = None
+    """Of the trial contribution: its standard error, and what it is in nats of val loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +145,9 @@ class GateConfig:
     """Strict: smallest seed_gradient_ratio before blending."""
     min_trial_contribution: float = 0.0
     """Strict: smallest trial contribution before blending, in points."""
+    trial_errors: Annotated[float, Range(0)] = 2.0
+    """Strict: a trial that is below that by no more than so many standard errors passes: harm has to be shown, and nearly all that a
+    trial shows on a few hundred samples is chance."""
     min_contribution: float = 1.0
     """Strict: smallest contribution before fossilising, in points."""
 
@@ -190,6 +196,8 @@ class EpochReport:
     train_accuracy: float
     val_loss: float
     val_accuracy: float
+    val_error: float | None = None
+    """Standard error of the val accuracy, in points: how far it would be off on another val split. None where that is not known."""
     per_class: tuple[float, ...]
     """Val accuracy of each class; empty for language tasks, which have too many."""
     bare_accuracy: float | None

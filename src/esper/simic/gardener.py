@@ -197,6 +197,7 @@ class Gardener:
             train_accuracy=train_accuracy,
             val_loss=base.loss,
             val_accuracy=base.accuracy,
+            val_error=base.error,
             per_class=(),
             bare_accuracy=accuracy[frozenset()] if blended else None,
             harvest_accuracy=harvested.accuracy,

@@ -59,6 +59,7 @@ class HeuristicConfig:
     # What things are worth
     rent: Positive = 5.0
     """Points that a network costs which grew sixteenfold; half as much for fourfold."""
+    sampling: Positive = 0.0
     noise_floor: Positive = 0.5
     """Least noise that is believed, in points: about two images in 360."""
     dependence: Share = 0.5
@@ -356,7 +357,8 @@ class _View:
         return 0 if trial is None else trial.count
 
     def _standard_error(self, seed: SeedReport) -> float:
-        return self.noise / math.sqrt(max(1, self._measured(seed)))
+        jitter = self.noise / math.sqrt(max(1, self._measured(seed)))
+        return math.hypot(jitter, self.config.sampling * (seed.contribution_error or 0.0))
 
     def _worth(self, seed: SeedReport) -> str:
         return f"contributes {self._mean(seed):+.2f} points, {self._net(seed):+.2f} for good and after rent"

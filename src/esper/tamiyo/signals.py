@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -30,16 +29,17 @@ from esper.leyline.observation import (
 from esper.leyline.reports import EpochReport, GateVerdict, LifecycleConfig, SeedReport
 from esper.leyline.stages import BLENDED, OCCUPIED, Stage
 from esper.tamiyo.masks import Blueprints, Masks, Rules, blueprint_names
-from esper.tamiyo.trend import trend
+from esper.tamiyo.trend import slope, trend
 
 WINDOW = HISTORY_EPOCHS + 1
 """Epochs over which trends are taken: the present one and those in the histories."""
 
-ACCURACY_NOISE = 0.1
-"""Least noise of val accuracy that a trend is measured against, in points."""
+KNOWN_NOISE = 0.5
+"""Least noise that a trend is measured against, in standard errors of the val accuracy: the samples are the same in every epoch, so that
+it varies less from one to the next than from one split to another. The same share of ln K serves for the loss."""
 
-LOSS_NOISE = 0.001
-"""Least noise of val loss that a trend is measured against, in units of ln K."""
+UNKNOWN_NOISE = 0.5
+"""The same in points, where the standard error is not known."""
 
 _NO_MEANING = {field.name: 0.0 for field in OBSERVATION.slot_fields}
 
@@ -92,7 +92,7 @@ class SignalTracker:
         self._names = blueprint_names(blueprints)
         # One value for each epoch so far: losses in units of ln K, accuracies in points, all finite.
         self._history: dict[str, list[float]] = {name: [] for name in ("train_loss", "train_accuracy", "val_loss", "val_accuracy")}
-        # The last two measurements of each slot's present seed: (epoch, points).
+        # The last measurements of each slot's present seed: (epoch, points).
         self._contributions: dict[str, list[tuple[int, float]]] = {slot: [] for slot in self.slots}
         self._last_op: Op | None = None
         self._succeeded = False
@@ -163,7 +163,7 @@ class SignalTracker:
             when = epoch - seed.contribution_age
             if not pairs or when > pairs[-1][0]:
                 pairs.append((when, float(seed.contribution)))
-                del pairs[:-2]
+                del pairs[:-WINDOW]
 
     def _ago(self, name: str, epochs: int) -> float:
         """The value so many epochs ago; the first epoch's stands for those before it."""
@@ -183,7 +183,7 @@ class SignalTracker:
             "step": math.log10(1 + report.steps),
             "budget": math.log2(1 + report.budget),
             "epochs_left": math.log2(1 + max(0, report.budget - report.epoch)),
-            **self._learning_values(),
+            **self._learning_values(report),
             **_harvest_values(report),
             "parameters": math.log10(1 + report.parameters),
             "growth": _log_ratio(report.parameters, report.start_parameters, 2),
@@ -195,24 +195,26 @@ class SignalTracker:
             "rollbacks": float(report.rollbacks),
         }
 
-    def _learning_values(self) -> dict[str, float]:
+    def _learning_values(self, report: EpochReport) -> dict[str, float]:
         """Losses and accuracies now, their changes, histories and trends."""
         loss, accuracy = self._history["val_loss"], self._history["val_accuracy"]
         train_loss, train_accuracy = self._history["train_loss"][-1], self._history["train_accuracy"][-1]
         best = max(accuracy)
+        floor = UNKNOWN_NOISE if report.val_error is None else KNOWN_NOISE * report.val_error
         return {
             "train_loss": train_loss,
             "train_accuracy": train_accuracy / 100.0,
             "val_loss": loss[-1],
             "val_accuracy": accuracy[-1] / 100.0,
+            "val_accuracy_error": (report.val_error or 0.0) / 10.0,
             "train_loss_delta": 10.0 * self._change("train_loss"),
             "train_accuracy_delta": self._change("train_accuracy") / 10.0,
             "val_loss_delta": 10.0 * self._change("val_loss"),
             "val_accuracy_delta": self._change("val_accuracy") / 10.0,
             **{f"val_loss_{ago}_ago": self._ago("val_loss", ago) for ago in range(1, HISTORY_EPOCHS + 1)},
             **{f"val_accuracy_{ago}_ago": self._ago("val_accuracy", ago) / 100.0 for ago in range(1, HISTORY_EPOCHS + 1)},
-            "val_loss_trend": trend(loss[-WINDOW:], LOSS_NOISE),
-            "val_accuracy_trend": trend(accuracy[-WINDOW:], ACCURACY_NOISE),
+            "val_loss_trend": trend(loss[-WINDOW:], floor / 100.0),
+            "val_accuracy_trend": trend(accuracy[-WINDOW:], floor),
             "loss_gap": loss[-1] - train_loss,
             "accuracy_gap": (train_accuracy - accuracy[-1]) / 10.0,
             "plateau": (len(accuracy) - 1 - accuracy.index(best)) / 10.0,
@@ -237,7 +239,7 @@ class SignalTracker:
             **_one_hot("previous_stage", OBSERVED_STAGES, seed.previous_stage),
             "epochs_in_stage": seed.epochs_in_stage / 10.0,
             "improvement_in_stage": self._change("val_accuracy", seed.epochs_in_stage) / 10.0,
-            **(self._seed_values(seed) if seed.stage in OCCUPIED else {}),
+            **(self._seed_values(seed, report.classes) if seed.stage in OCCUPIED else {}),
             "interaction": sum(value for pair, value in report.interactions.items() if seed.slot in pair) / 10.0,
             **{f"gate_{gate.name.lower()}": _verdict_value(verdict, gate) for gate in OBSERVED_GATES},
             "position": seed.position,
@@ -245,7 +247,7 @@ class SignalTracker:
             "embargo_left": self._until_dormant(seed) / 10.0,
         }
 
-    def _seed_values(self, seed: SeedReport) -> dict[str, float]:
+    def _seed_values(self, seed: SeedReport, classes: int) -> dict[str, float]:
         """What has a meaning only where there is a seed."""
         moving = seed.ramp_left > 0
         distance = seed.alpha_target - seed.alpha
@@ -261,21 +263,24 @@ class SignalTracker:
             "tempo": seed.tempo / 10.0,
             "parameters": _log_ratio(seed.host_parameters + seed.parameters, seed.host_parameters, 2),
             "improvement": self._change("val_accuracy", seed.age) / 10.0,
-            **self._worth_values(seed),
+            **self._worth_values(seed, classes),
             **_gradient_values(seed),
         }
 
-    def _worth_values(self, seed: SeedReport) -> dict[str, float]:
+    def _worth_values(self, seed: SeedReport, classes: int) -> dict[str, float]:
         contribution = seed.contribution if seed.stage in BLENDED else None
         trial = seed.trial_contribution if seed.stage is Stage.TRAINING else None
-        slopes = [(b - a) / (later - earlier) for (earlier, a), (later, b) in pairwise(self._contributions[seed.slot])]
         return {
             "contribution": 0.0 if contribution is None else contribution / 10.0,
             "contribution_measured": float(contribution is not None),
+            "contribution_error": 0.0 if contribution is None else (seed.contribution_error or 0.0) / 10.0,
+            "contribution_loss": 0.0 if contribution is None else _loss_drop(seed.contribution_loss, classes),
             "contribution_age": 0.0 if contribution is None else seed.contribution_age / 10.0,
-            "contribution_trend": sum(slopes) / 10.0,
+            "contribution_trend": slope(self._contributions[seed.slot]) / 10.0,
             "trial_contribution": 0.0 if trial is None else trial / 10.0,
             "trial_measured": float(trial is not None),
+            "trial_error": 0.0 if trial is None else (seed.trial_error or 0.0) / 10.0,
+            "trial_loss": 0.0 if trial is None else _loss_drop(seed.trial_loss, classes),
         }
 
     def _until_dormant(self, seed: SeedReport) -> int:
@@ -339,6 +344,10 @@ def _verdict_value(verdict: GateVerdict | None, gate: object) -> float:
 
 def _one_hot(prefix: str, values: Sequence[Stage] | Sequence[Style], value: Stage | Style) -> dict[str, float]:
     return {f"{prefix}_{each.name.lower()}": float(each is value) for each in values}
+
+
+def _loss_drop(nats: float | None, classes: int) -> float:
+    return 0.0 if nats is None else 100.0 * nats / math.log(classes)
 
 
 def _finite_loss(value: float) -> float:

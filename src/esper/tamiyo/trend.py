@@ -13,11 +13,16 @@ TREND_VALUES = 3
 """Fewer values than this have no trend: two always lie on a line."""
 
 
-def theil_sen(values: Sequence[float]) -> float:
-    """Median of the slopes between all pairs of values, per step; 0 for fewer than two values."""
-    if len(values) < 2:
+def slope(points: Sequence[tuple[int, float]]) -> float:
+    """Theil-Sen: the median of the slopes between all pairs of points (step, value); 0 for fewer than two."""
+    if len(points) < 2:
         return 0.0
-    return median((values[j] - values[i]) / (j - i) for i, j in combinations(range(len(values)), 2))
+    return median((b - a) / (later - earlier) for (earlier, a), (later, b) in combinations(points, 2))
+
+
+def theil_sen(values: Sequence[float]) -> float:
+    """The slope of values that follow one another, per step."""
+    return slope(list(enumerate(values)))
 
 
 def noise(values: Sequence[float]) -> float:

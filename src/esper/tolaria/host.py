@@ -202,6 +202,7 @@ class Host:
             train_accuracy=train_accuracy,
             val_loss=measured.loss,
             val_accuracy=measured.accuracy,
+            val_error=measured.error,
             per_class=measured.per_class,
             bare_accuracy=measured.bare_accuracy,
             harvest_accuracy=measured.harvest_accuracy,

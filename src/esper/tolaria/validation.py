@@ -29,6 +29,8 @@ class Measurement:
 
     loss: float
     accuracy: float
+    error: float | None
+    """Standard error of the accuracy."""
     per_class: tuple[float, ...]
     bare_accuracy: float | None
     harvest_accuracy: float
@@ -62,6 +64,7 @@ def measure(
     return Measurement(
         loss=scores[base].loss,
         accuracy=accuracy[base],
+        error=scores[base].error,
         per_class=per_class,
         bare_accuracy=accuracy[frozenset()] if blended else None,
         harvest_accuracy=accuracy[frozenset(fossils)],
@@ -83,30 +86,35 @@ class Score:
     targets: int = 1
     """Of one sample: 1 for an image, the tokens of a block of text."""
 
+    @property
+    def error(self) -> float | None:
+        """The standard error of the accuracy, in points: how far it would be off on other samples. None if not known."""
+        return None if self.hits is None else _standard_error(self.hits, self.targets)
+
 
 def record_contributions(model: Growable, scores: Mapping[Configuration, Score]) -> None:
     """Tell the body what each seed brings, and how sure that is: one with influence against the network without it, one in TRAINING
     against the network as it is."""
     base = frozenset(model.at(*BLENDED))
     for slot in base:
-        gain, error = _difference(scores[base], scores[base - {slot}])
-        model.record(slot, contribution=gain, contribution_error=error)
+        on, off = scores[base], scores[base - {slot}]
+        model.record(slot, contribution=on.accuracy - off.accuracy, error=_error(on, off), loss=off.loss - on.loss)
     for slot in model.at(Stage.TRAINING):
-        gain, error = _difference(scores[base | {slot}], scores[base])
-        model.record(slot, trial_contribution=gain, trial_error=error)
+        on, off = scores[base | {slot}], scores[base]
+        model.record(slot, trial_contribution=on.accuracy - off.accuracy, error=_error(on, off), loss=off.loss - on.loss)
 
 
-def _difference(first: Score, second: Score) -> tuple[float, float | None]:
-    """How many points more the first has on the same samples, and the standard error: how far that would be off on other samples.
+def _error(first: Score, second: Score) -> float | None:
+    """The standard error of the difference of two accuracies on the same samples, in points; None if not known."""
+    if first.hits is None or second.hits is None:
+        return None
+    return _standard_error(first.hits.astype(np.float64) - second.hits, first.targets)
 
-    It is the error of the mean of the paired differences, as if one target more had differed, so that it is never zero.
-    """
-    gain = first.accuracy - second.accuracy
-    if first.hits is None or second.hits is None or len(first.hits) != len(second.hits):
-        return gain, None
-    paired = first.hits.astype(np.float64) - second.hits
-    squares = float(((paired - paired.mean()) ** 2).sum()) + 1.0 / first.targets**2
-    return gain, 100.0 * math.sqrt(squares) / len(paired)
+
+def _standard_error(shares: NDArray[np.floating], targets: int) -> float:
+    """Of the mean of shares of targets, in points; as if one target more had been the odd one out, so that it is never 0."""
+    squares = float(((shares - shares.mean(dtype=np.float64)) ** 2).sum()) + 1.0 / targets**2
+    return 100.0 * math.sqrt(squares) / len(shares)
 
 
 def evaluate(
