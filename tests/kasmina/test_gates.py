@@ -62,6 +62,7 @@ def test_each_gate_lets_a_seed_pass_that_has_exactly_what_is_asked(gate: Gate, c
     assert str(verdict) == f"{gate} passed"
 
 
+HARM = "trial contribution -1.00 points and 0.40 for chance, at least 0.0 needed"
 REFUSALS = [
     # gate, what is wrong, the one reason given, whether permissive gates refuse it as well
     (Gate.G0, {"stage": Stage.HOLDING}, "the slot is HOLDING, not DORMANT", True),
@@ -79,6 +80,7 @@ REFUSALS = [
     (Gate.G2, {"trial_contribution": None}, "trial contribution not measured", False),
     (Gate.G2, {"trial_contribution": -0.25}, "trial contribution -0.25 points, at least 0.0 needed", False),
     (Gate.G2, {"trial_contribution": NAN}, "trial contribution +nan points, at least 0.0 needed", False),
+    (Gate.G2, {"trial_contribution": -1.0, "trial_error": 0.2}, HARM, False),
     (Gate.G3, {"alpha_target": 0.5}, "alpha's target is 0.5, not 1.0", True),
     (Gate.G3, {"alpha": 0.75, "ramp_left": 2}, "alpha is 0.750, 2 epochs from its target", True),
     (Gate.G3, {"alpha": 0.9999, "ramp_left": 1}, "alpha is 1.000, 1 epochs from its target", True),
@@ -113,6 +115,7 @@ def test_each_refusal_has_its_one_reason_in_words_and_numbers(gate: Gate, wrong:
         (Gate.G2, {"gradient_ratio": 0.01}),
         (Gate.G2, {"trial_contribution": 0.0}),
         (Gate.G2, {"trial_contribution": -0.0}),
+        (Gate.G2, {"trial_contribution": -1.0, "trial_error": 0.5}),  # two standard errors
         (Gate.G3, {"ramp_left": 0}),
         (Gate.G5, {"contribution": 1.0}),
         (Gate.G5, {"contribution_age": 2}),

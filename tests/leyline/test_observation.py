@@ -23,7 +23,7 @@ from esper.leyline.observation import (
 STAGES = ["dormant", "germinated", "training", "blending", "holding", "fossilized", "pruned", "embargoed", "resetting"]
 HOST_NAMES = {
     *("progress", "epoch", "step", "budget", "epochs_left"),
-    *("train_loss", "train_accuracy", "val_loss", "val_accuracy"),
+    *("train_loss", "train_accuracy", "val_loss", "val_accuracy", "val_accuracy_error"),
     *("train_loss_delta", "train_accuracy_delta", "val_loss_delta", "val_accuracy_delta"),
     *(f"val_loss_{ago}_ago" for ago in (1, 2, 3, 4, 5)),
     *(f"val_accuracy_{ago}_ago" for ago in (1, 2, 3, 4, 5)),
@@ -38,7 +38,8 @@ SLOT_NAMES = {
     *("epochs_in_stage", "age", "alpha", "alpha_target", "alpha_speed", "alpha_direction", "ramp_left", "pruning"),
     *("style_linear_add", "style_sigmoid_add", "style_linear_multiply", "style_gated", "tempo", "parameters"),
     *("improvement", "improvement_in_stage", "contribution", "contribution_measured", "contribution_age", "contribution_trend"),
-    *("interaction", "trial_contribution", "trial_measured"),
+    *("contribution_error", "contribution_loss"),
+    *("interaction", "trial_contribution", "trial_measured", "trial_error", "trial_loss"),
     *("gradient_norm", "gradient_health", "gradient_vanishing", "gradient_exploding", "seed_gradient_ratio", "gradients_measured"),
     *("gate_g1", "gate_g2", "gate_g3", "gate_g5", "position", "width", "embargo_left"),
 }
@@ -134,7 +135,7 @@ def test_the_fingerprint_changes_with_version_name_bound_and_order_and_not_with_
 
 def test_a_changed_schema_needs_a_new_version() -> None:
     # When this fails: raise OBSERVATION_VERSION, because saved policies were trained on the old layout, and then write the new pair here.
-    assert (OBSERVATION_VERSION, OBSERVATION.fingerprint()) == (2, "23f14e1336b7ac97")
+    assert (OBSERVATION_VERSION, OBSERVATION.fingerprint()) == (3, "8bb1a4d9c601a1c6")
 
 
 def test_the_description_names_every_field_with_its_unit() -> None:

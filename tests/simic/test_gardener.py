@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -44,10 +45,10 @@ class Loop:
     def __init__(self, data: Any, policy: Any = "heuristic", *, epochs: int = 25, images: int | None = None, **settings: Any) -> None:
         self.x, self.y = data.train.x[:images], data.train.y[:images]
         self.val = data.val
-        net = network(settings.pop("seed", 0))
+        net, slots = settings.pop("net", None) or network(settings.pop("seed", 0)), settings.pop("slots", SLOTS)
         # What happens to a seed that is grown by plan is not to depend on what it brings.
         gates = esper.GateConfig.permissive() if isinstance(policy, Plan) else None
-        self.model = esper.Growable(net, SLOTS, self.x[:2], isolation=settings.pop("isolation", "boost"), gates=gates)
+        self.model = esper.Growable(net, slots, self.x[:2], isolation=settings.pop("isolation", "boost"), gates=gates)
         self.optimizer = optim.SGD(self.model.parameter_groups(), lr=0.05, momentum=0.9)
         self.scheduler = optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 2 * epochs)
         evaluate = settings.pop("evaluate", self.accuracy)
@@ -443,3 +444,101 @@ def test_a_refused_decision_is_in_the_history(digits):
     plan = {1: Decision(op=Op.FOSSILIZE, slot=SLOTS[0], reason="too soon")}
     entry = Loop(digits, Plan(plan), images=64).run(1).gardener.history[0]
     assert "FOSSILIZE 1: too soon (refused: " in str(entry)
+
+
+# Batch norms
+
+
+def normed(data: Any, policy: Any, **settings: Any) -> Loop:
+    """The same loop, with a network whose batch norms lag behind."""
+    torch.manual_seed(0)
+    first = (nn.Conv2d(1, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 8, 1), nn.BatchNorm2d(8), nn.ReLU())
+    net = nn.Sequential(*first, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 10))
+    return Loop(data, policy, net=net, slots=["2", "6"], **settings)
+
+
+def batches(data: Any) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(data.train.x.split(64), data.train.y.split(64), strict=True))
+
+
+def test_a_gardener_with_training_batches_sees_the_network_and_not_the_lag_of_its_batch_norms(digits):
+    lagging, settled = normed(digits, "wait"), normed(digits, "wait", recalibrate=batches(digits))
+    seen = []
+    for loop in (lagging, settled):
+        loop.run(8)
+        seen.append([entry.accuracy for entry in loop.gardener.history])
+    steps = [sum(abs(a - b) for a, b in pairwise(curve)) for curve in seen]
+    assert steps[1] < 0.8 * steps[0]
+    assert same_bits(lagging.model, settled.model), "and training is the same, statistics included"
+    assert settled.harvested_accuracy() == seen[1][-1], "the harvest has the statistics that were measured with"
+    assert lagging.harvested_accuracy() == seen[0][-1] != seen[1][-1]
+
+
+def same_bits(first: nn.Module, second: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True))
+
+
+def test_a_hint_is_given_once_when_a_model_with_batch_norms_grows_without_them(digits):
+    loop = normed(digits, "fixed")
+    with pytest.warns(UserWarning, match="the model has batch norms.*recalibrate=train_loader") as told:
+        loop.run(5)
+    assert len(told) == 1
+    assert loop.gardener.germinated
+    quiet = normed(digits, "fixed", recalibrate=batches(digits))
+    quiet.run(5)  # a warning would be an error
+    waiting = normed(digits, "wait")
+    waiting.run(5)
+
+
+def test_a_loader_is_read_once_in_a_step_whatever_the_number_of_seeds(digits):
+    reads = []
+
+    class Counting(list):
+        def __iter__(self):
+            reads.append(1)
+            return super().__iter__()
+
+    loop = normed(digits, "fixed", recalibrate=Counting(batches(digits)))
+    loop.run(6)
+    assert len(reads) == 6
+
+
+def test_per_sample_results_tell_how_sure_a_contribution_is(digits):
+    def evaluate(model: nn.Module) -> Evaluation:
+        right = model(digits.val.x).argmax(1) == digits.val.y
+        return Evaluation(accuracy=100.0 * right.float().mean().item(), correct=right)
+
+    plain, sure = (normed(digits, "fixed", recalibrate=batches(digits), **more) for more in ({}, {"evaluate": evaluate}))
+    for loop in (plain, sure):
+        loop.run(6)
+    known, unknown = (loop.model.report("2") for loop in (sure, plain))
+    worth = known.trial_contribution if known.contribution is None else known.contribution
+    error = known.trial_error if known.contribution is None else known.contribution_error
+    assert worth is not None
+    assert error is not None
+    assert 0.0 < error < 5.0
+    assert (unknown.trial_error, unknown.contribution_error) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("correct", "message"),
+    [
+        ([0.0, 2.0], "a value from 0 to 1 for each sample"),
+        (torch.zeros(3, 2), r"found an array of shape \(3, 2\)"),
+        ([], "found an array of shape"),
+        (["yes"], "found list"),
+    ],
+)
+def test_per_sample_results_that_make_no_sense_get_one_sentence(digits, correct, message):
+    loop = normed(digits, "wait", evaluate=lambda model: Evaluation(accuracy=50.0, correct=correct))
+    with pytest.raises(ConfigError, match=message):
+        loop.gardener.step()
+    assert loop.gardener.epoch == 0
+
+
+@pytest.mark.parametrize(
+    ("loader", "message"), [((x for x in ()), "a generator can be read once"), (7, "found int"), (torch.zeros(2), "found Tensor")]
+)
+def test_what_is_no_loader_is_refused_when_the_gardener_is_made(digits, loader, message):
+    with pytest.raises(ConfigError, match=message):
+        normed(digits, "wait", recalibrate=loader)

@@ -97,8 +97,9 @@ def seed_reports(draw: st.DrawFn, slot: str) -> SeedReport:
         fields |= {"gradients": draw(st.none() | gradient_stats()), "gradient_ratio": draw(st.none() | st.floats(0.0, 10.0))}
         fields |= {"parameters": draw(st.integers(0, 10**7)), "finite": draw(st.booleans())}
     if stage is Stage.TRAINING:
-        fields["trial_contribution"] = draw(points)
+        fields |= {"trial_contribution": draw(points), "trial_error": draw(points), "trial_loss": draw(points)}
     if stage in BLENDED:
+        fields |= {"contribution_error": draw(points), "contribution_loss": draw(points)}
         fields |= {"contribution": draw(points), "contribution_age": draw(st.integers(0, 5)), "alpha": draw(st.floats(0.0, 1.0))}
         fields["trial_contribution"] = draw(points)
     if stage is Stage.BLENDING:
@@ -118,7 +119,7 @@ def report_streams(draw: st.DrawFn, length: int = 6) -> list[EpochReport]:
     for epoch in range(first, first + draw(st.integers(1, length))):
         seeds = [draw(seed_reports(slot)) for slot in slots]
         names = ("train_loss", "train_accuracy", "val_loss", "val_accuracy", "harvest_loss", "harvest_accuracy")
-        figures: dict[str, Any] = {name: draw(anything) for name in names}
+        figures: dict[str, Any] = {name: draw(anything) for name in names} | {"val_error": draw(st.none() | st.floats(0.001, 50.0))}
         verdicts = tuple(verdict(each, draw(st.booleans())) for each in seeds)
         pairs = {(SLOTS[0], SLOTS[1]): draw(anything)} if len(slots) > 1 else {}
         rates: dict[str, Any] = {"learning_rate": draw(st.floats(0.0, 1.0)), "initial_learning_rate": draw(st.floats(0.0, 1.0))}

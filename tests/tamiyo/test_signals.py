@@ -124,7 +124,7 @@ def test_the_trend_is_taken_over_the_window_against_its_noise() -> None:
     seen = observe(*(report(val_accuracy=value, epoch=i) for i, value in enumerate([1.0, 2.0, 3.0, 10.0], start=1)))
     assert seen.host_value("val_accuracy_trend") == pytest.approx(2.0 / 1.4826, rel=1e-5)
     # The 90 lies before the window of six; what is left is a straight line, bounded at 10.
-    long = observe(*(report(val_accuracy=value, epoch=i) for i, value in enumerate([90.0, *range(20, 26)], start=1)))
+    long = observe(*(report(val_accuracy=value, epoch=i) for i, value in enumerate([90.0, *range(20, 50, 5)], start=1)))
     assert long.host_value("val_accuracy_trend") == 10.0
 
 
@@ -203,13 +203,14 @@ def test_improvement_counts_from_germination_and_from_the_stage_s_start() -> Non
     assert seen.slot_value("r0c0", "improvement_in_stage") == pytest.approx(0.1)
 
 
-def test_the_trend_of_the_contribution_is_between_its_last_two_measurements_and_forgets_the_last_seed() -> None:
+def test_the_trend_of_the_contribution_is_the_median_slope_of_its_measurements_and_forgets_the_last_seed() -> None:
     def holding(epoch: int, contribution: float, age: int) -> EpochReport:
         return report(seed("r0c0", Stage.HOLDING, contribution=contribution, contribution_age=age), epoch=epoch)
 
     watching = tracker(("r0c0",))
     seen = [watching.observe(holding(*each)) for each in ((1, 2.0, 0), (2, 2.0, 1), (3, 5.0, 0), (4, 5.0, 1), (5, 1.0, 0))]
-    assert [each.slot_value("r0c0", "contribution_trend") for each in seen] == pytest.approx([0.0, 0.0, 0.15, 0.15, -0.2])
+    # After epoch 5 the slopes are (5 - 2) / 2, (1 - 5) / 2 and (1 - 2) / 4.
+    assert [each.slot_value("r0c0", "contribution_trend") for each in seen] == pytest.approx([0.0, 0.0, 0.15, 0.15, -0.025])
     watching.observe(report(seed("r0c0", Stage.PRUNED), epoch=6))
     fresh = watching.observe(holding(7, 3.0, 0))
     assert fresh.slot_value("r0c0", "contribution_trend") == 0.0
@@ -221,6 +222,29 @@ def test_a_trial_is_seen_only_while_in_training_and_a_zero_is_told_from_a_missin
     assert [each.slot_value("r0c0", "trial_measured") for each in (trained, missing, stale)] == [1.0, 0.0, 0.0]
     assert stale.slot_value("r0c0", "trial_contribution") == 0.0
     assert one(Stage.TRAINING, trial_contribution=-4.0).slot_value("r0c0", "trial_contribution") == pytest.approx(-0.4)
+
+
+def test_how_sure_a_figure_is_and_what_it_is_in_loss_are_seen_with_it() -> None:
+    trial = one(Stage.TRAINING, trial_contribution=1.0, trial_error=0.5, trial_loss=0.02)
+    assert [trial.slot_value("r0c0", name) for name in ("trial_error", "trial_loss")] == pytest.approx([0.05, 2.0 / LN10])
+    held = one(Stage.HOLDING, contribution=3.0, contribution_error=1.5, contribution_loss=-0.1, trial_error=0.5, trial_loss=0.02)
+    assert [held.slot_value("r0c0", name) for name in ("contribution_error", "contribution_loss")] == pytest.approx([0.15, -10.0 / LN10])
+    assert [held.slot_value("r0c0", name) for name in ("trial_error", "trial_loss")] == [0.0, 0.0], "those of another stage"
+    unknown = one(Stage.HOLDING, contribution=3.0)
+    assert [unknown.slot_value("r0c0", name) for name in ("contribution_error", "contribution_loss")] == [0.0, 0.0]
+
+
+def test_a_trend_is_measured_against_no_less_noise_than_the_samples_make() -> None:
+    def rising(error: float | None) -> Observation:
+        return observe(*(report(epoch=e, val_accuracy=50.0 + e, val_loss=LN10 * (1.0 - 0.01 * e), val_error=error) for e in range(1, 7)))
+
+    # Half of a standard error of 2 points: a point an epoch is one unit, and a hundredth of ln K too.
+    assert rising(2.0).host_value("val_accuracy_trend") == pytest.approx(1.0)
+    assert rising(2.0).host_value("val_loss_trend") == pytest.approx(-1.0, rel=1e-4)
+    assert rising(0.5).host_value("val_accuracy_trend") == pytest.approx(4.0)
+    assert rising(None).host_value("val_accuracy_trend") == pytest.approx(2.0)
+    assert rising(2.0).host_value("val_accuracy_error") == pytest.approx(0.2)
+    assert rising(None).host_value("val_accuracy_error") == 0.0
 
 
 def test_interactions_are_summed_over_the_pairs_of_a_slot() -> None:

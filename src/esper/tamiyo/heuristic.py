@@ -59,7 +59,6 @@ class HeuristicConfig:
     # What things are worth
     rent: Positive = 5.0
     """Points that a network costs which grew sixteenfold; half as much for fourfold."""
-    sampling: Positive = 0.0
     noise_floor: Positive = 0.5
     """Least noise that is believed, in points: about two images in 360."""
     dependence: Share = 0.5
@@ -82,7 +81,7 @@ class HeuristicConfig:
     """Seeds that did as expected, granted in advance; the more, the slower experience tells."""
 
     # When to start a seed
-    first_epoch: Annotated[int, Range(1)] = 2
+    first_epoch: Annotated[int, Range(1)] = 1
     """Epoch after which the first seed may start."""
     early_margin: float = 0.25
     """Points that a seed must promise after rent while the host still improves by itself."""
@@ -357,8 +356,7 @@ class _View:
         return 0 if trial is None else trial.count
 
     def _standard_error(self, seed: SeedReport) -> float:
-        jitter = self.noise / math.sqrt(max(1, self._measured(seed)))
-        return math.hypot(jitter, self.config.sampling * (seed.contribution_error or 0.0))
+        return self.noise / math.sqrt(max(1, self._measured(seed)))
 
     def _worth(self, seed: SeedReport) -> str:
         return f"contributes {self._mean(seed):+.2f} points, {self._net(seed):+.2f} for good and after rent"
