@@ -18,76 +18,82 @@ STEADY = [0.50, 0.52, 0.49, 0.51, 0.50, 0.48, 0.52, 0.50, 0.49, 0.51]
 def governor(losses: list[float] = STEADY, **config: float) -> Governor:
     made = Governor(GovernorConfig(**config), classes=10)
     for loss in losses:
-        assert made.judge(loss, loss) == ""
+        assert made.judge(loss, loss, 50.0) == ""
     return made
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
 def test_a_loss_that_is_not_finite_is_an_anomaly_at_once_even_in_warm_up(broken: float) -> None:
-    assert "train loss" in governor([]).judge(broken, 0.5)
-    assert "val loss" in governor([]).judge(0.5, broken)
+    assert "train loss" in governor([]).judge(broken, 0.5, 50.0)
+    assert "val loss" in governor([]).judge(0.5, broken, 50.0)
 
 
 def test_divergence_needs_three_epochs_running() -> None:
     judge = governor()
-    assert judge.judge(0.5, 1.6) == ""
+    assert judge.judge(0.5, 1.6, 50.0) == ""
     assert not judge.healthy
-    assert judge.judge(0.5, 1.6) == ""
-    assert "diverged" in judge.judge(0.5, 1.6)
+    assert judge.judge(0.5, 1.6, 50.0) == ""
+    assert "diverged" in judge.judge(0.5, 1.6, 50.0)
 
 
 def test_an_ordinary_epoch_ends_the_streak() -> None:
     judge = governor()
     for _ in range(3):
-        assert judge.judge(0.5, 1.6) == ""
-        assert judge.judge(0.5, 1.6) == ""
-        assert judge.judge(0.5, 0.5) == ""
+        assert judge.judge(0.5, 1.6, 50.0) == ""
+        assert judge.judge(0.5, 1.6, 50.0) == ""
+        assert judge.judge(0.5, 0.5, 50.0) == ""
         assert judge.healthy
 
 
 def test_an_anomalous_loss_never_enters_the_window() -> None:
     judge = governor()
     before = list(judge.losses)
-    judge.judge(0.5, 50.0)
+    judge.judge(0.5, 50.0, 50.0)
     assert list(judge.losses) == before
 
 
 def test_six_sigmas_alone_are_not_enough() -> None:
     judge = governor()
-    assert all(judge.judge(0.5, 1.0) == "" for _ in range(5)), "1.0 is far above six sigmas and below three times the mean"
+    assert all(judge.judge(0.5, 1.0, 50.0) == "" for _ in range(5)), "1.0 is far above six sigmas and below three times the mean"
 
 
 def test_divergence_is_not_judged_during_warm_up() -> None:
     judge = governor(STEADY[:9])
-    assert all(judge.judge(0.5, 5.0) == "" for _ in range(1))
+    assert all(judge.judge(0.5, 5.0, 50.0) == "" for _ in range(1))
     assert judge.healthy
 
 
 def test_collapse_to_the_uniform_prediction_after_learning() -> None:
-    assert "uniform" in governor().judge(0.5, math.log(10) * 0.99)
+    assert "uniform" in governor().judge(0.5, math.log(10) * 0.99, 10.0)
 
 
 def test_a_host_that_never_learned_cannot_collapse() -> None:
     slow = governor([2.25] * 12)
-    assert slow.judge(2.3, math.log(10)) == ""
+    assert slow.judge(2.3, math.log(10), 10.0) == ""
 
 
 def test_the_band_around_the_uniform_loss_is_6_5_percent() -> None:
     for share, collapsed in ((1.06, True), (1.07, False), (0.94, True), (0.93, False)):
-        assert ("uniform" in governor().judge(0.5, share * math.log(10))) is collapsed
+        assert ("uniform" in governor().judge(0.5, share * math.log(10), 10.0)) is collapsed
 
 
 @given(st.lists(st.floats(0.01, 5.0), max_size=60), st.integers(0, 59))
 def test_a_saved_governor_goes_on_exactly(losses: list[float], cut: int) -> None:
     whole = Governor(GovernorConfig(), classes=10)
-    verdicts = [whole.judge(loss, loss) for loss in losses]
+    verdicts = [whole.judge(loss, loss, 50.0) for loss in losses]
     first, second = Governor(GovernorConfig(), classes=10), Governor(GovernorConfig(), classes=10)
     for loss in losses[:cut]:
-        first.judge(loss, loss)
+        first.judge(loss, loss, 50.0)
     second.load_state(first.state())
-    assert [second.judge(loss, loss) for loss in losses[cut:]] == verdicts[cut:]
+    assert [second.judge(loss, loss, 50.0) for loss in losses[cut:]] == verdicts[cut:]
 
 
 def test_settings_have_bounds() -> None:
     with pytest.raises(ConfigError, match="window"):
         GovernorConfig(window=0)
+
+
+def test_a_host_that_is_sure_of_itself_and_often_wrong_has_not_collapsed() -> None:
+    assert governor().judge(0.1, math.log(10), 45.0) == "", "half of it is right still, whatever the loss"
+    assert governor().judge(0.1, math.log(10), 25.0) == ""
+    assert "uniform" in governor().judge(0.1, math.log(10), 24.9)

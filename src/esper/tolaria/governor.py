@@ -1,7 +1,7 @@
 """The governor: watches one host's losses and puts it back on its feet when training goes wrong.
 
 Anomalies: a loss that is not finite, at once; divergence, a loss above mean + 6 sigma and above 3 times the mean, three epochs running;
-and collapse to the uniform prediction after the host had learned something. The statistical ones are inactive until ten
+and collapse to the uniform prediction, by loss and by accuracy, after the host had learned something. The statistical ones are inactive until ten
 losses are known. An anomalous loss never enters the window, else the next one would no longer stand out.
 """
 
@@ -32,6 +32,9 @@ class GovernorConfig:
     """|loss - ln K| below this share of ln K is the uniform prediction."""
     learned_below: Annotated[float, Range(0, 1)] = 0.6
     """A host has learned something once its loss was below this share of ln K."""
+    collapsed_below: Annotated[float, Range(0, 1)] = 0.5
+    """A collapsed host has less than this share of its best accuracy: one that is sure of itself and often wrong may have the loss of
+    the uniform prediction too."""
     snapshot_every: Annotated[int, Range(1)] = 5
     """Epochs between snapshots; one is also taken after each fossilisation."""
 
@@ -47,14 +50,15 @@ class Governor:
         self.losses: deque[float] = deque(maxlen=config.window)
         self.streak = 0
         self.has_learned = False
+        self.best_accuracy = 0.0
 
-    def judge(self, train_loss: float, val_loss: float) -> str:
+    def judge(self, train_loss: float, val_loss: float, val_accuracy: float) -> str:
         """Why the host must be rolled back, in words; empty when it need not."""
         if not math.isfinite(train_loss) or not math.isfinite(val_loss):
             which = "train" if not math.isfinite(train_loss) else "val"
             self.streak = 0
             return f"the {which} loss is {train_loss if which == 'train' else val_loss}"
-        if self._collapsed(val_loss):
+        if self._collapsed(val_loss, val_accuracy):
             return f"val loss {val_loss:.3f} is that of the uniform prediction ({self.uniform:.3f}) after the host had learned"
         if self._anomalous(val_loss):
             self.streak += 1
@@ -65,6 +69,7 @@ class Governor:
         self.streak = 0
         self.losses.append(val_loss)
         self.has_learned = self.has_learned or val_loss < self.config.learned_below * self.uniform
+        self.best_accuracy = max(self.best_accuracy, val_accuracy)
         return ""
 
     @property
@@ -72,9 +77,10 @@ class Governor:
         """Whether the last loss was an ordinary one: only then may a snapshot be taken."""
         return self.streak == 0
 
-    def _collapsed(self, loss: float) -> bool:
+    def _collapsed(self, loss: float, accuracy: float) -> bool:
         near = abs(loss - self.uniform) < self.config.uniform_band * self.uniform
-        return near and self.has_learned and len(self.losses) >= self.config.warmup
+        lost = accuracy < self.config.collapsed_below * self.best_accuracy
+        return near and lost and self.has_learned and len(self.losses) >= self.config.warmup
 
     def _anomalous(self, loss: float) -> bool:
         if len(self.losses) < self.config.warmup:
@@ -88,8 +94,9 @@ class Governor:
 
     def state(self) -> dict[str, Any]:
         """Everything to go on from, in plain containers."""
-        return {"losses": list(self.losses), "streak": self.streak, "has_learned": self.has_learned}
+        figures = {"has_learned": self.has_learned, "best_accuracy": self.best_accuracy}
+        return {"losses": list(self.losses), "streak": self.streak, **figures}
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.losses = deque(state["losses"], maxlen=self.config.window)
-        self.streak, self.has_learned = state["streak"], state["has_learned"]
+        self.streak, self.has_learned, self.best_accuracy = state["streak"], state["has_learned"], state["best_accuracy"]

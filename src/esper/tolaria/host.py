@@ -75,7 +75,7 @@ class Host:
         trained = time.perf_counter()
         measurement = self._measure()
         flops.update(measurement.flops)
-        anomaly = self.governor.judge(train_loss, measurement.loss)
+        anomaly = self.governor.judge(train_loss, measurement.loss, measurement.accuracy)
         if anomaly:
             self.roll_back(anomaly)
             measurement = self._measure()
