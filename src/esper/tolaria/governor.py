@@ -1,8 +1,8 @@
 """The governor: watches one host's losses and puts it back on its feet when training goes wrong.
 
 Anomalies: a loss that is not finite, at once; divergence, a loss above mean + 6 sigma and above 3 times the mean, three epochs running;
-and collapse to the uniform prediction, by loss and by accuracy, after the host had learned something. The statistical ones are inactive until ten
-losses are known. An anomalous loss never enters the window, else the next one would no longer stand out.
+and collapse to the uniform prediction, by loss and by accuracy, after the host had learned something. The statistical ones are inactive
+until ten losses are known. An anomalous loss never enters the window, else the next one would no longer stand out.
 """
 
 from __future__ import annotations
