@@ -78,7 +78,7 @@ def test_fixed_makes_up_for_a_start_that_had_to_wait() -> None:
 
 
 def test_fixed_advances_and_keeps_as_soon_as_it_may_without_auto_advance_too() -> None:
-    host, steps = play(make("fixed", FixedConfig(seeds=1, style=Style.GATED)), World(auto_advance=False))
+    host, steps = play(make("fixed", FixedConfig(first=2, seeds=1, style=Style.GATED)), World(auto_advance=False))
     assert [epoch for epoch, _ in acts(steps, Op.ADVANCE)] == [3, 6, 9]
     assert [epoch for epoch, _ in acts(steps, Op.FOSSILIZE)] == [10]
     assert host.seeds[1].stage is Stage.FOSSILIZED

@@ -228,7 +228,7 @@ def test_how_sure_a_figure_is_and_what_it_is_in_loss_are_seen_with_it() -> None:
     trial = one(Stage.TRAINING, trial_contribution=1.0, trial_error=0.5, trial_loss=0.02)
     assert [trial.slot_value("r0c0", name) for name in ("trial_error", "trial_loss")] == pytest.approx([0.05, 2.0 / LN10])
     held = one(Stage.HOLDING, contribution=3.0, contribution_error=1.5, contribution_loss=-0.1, trial_error=0.5, trial_loss=0.02)
-    assert [held.slot_value("r0c0", name) for name in ("contribution_error", "contribution_loss")] == pytest.approx([0.15, -10.0 / LN10])
+    assert [held.slot_value("r0c0", name) for name in ("contribution_error", "contribution_loss")] == pytest.approx([0.15, -1.0 / LN10])
     assert [held.slot_value("r0c0", name) for name in ("trial_error", "trial_loss")] == [0.0, 0.0], "those of another stage"
     unknown = one(Stage.HOLDING, contribution=3.0)
     assert [unknown.slot_value("r0c0", name) for name in ("contribution_error", "contribution_loss")] == [0.0, 0.0]

@@ -87,7 +87,7 @@ def _history(name: str, unit: str, high: float) -> tuple[Field, ...]:
 
 _POINTS = "points / 10"
 _LOSS = "loss / ln K"
-_LOSS_DROP = "100 x loss / ln K, without the seed minus with it"
+_LOSS_DROP = "loss / ln K, without the seed minus with it"
 _EPOCHS = "epochs / 10"
 _TREND = "Theil-Sen slope per epoch / noise of the window"
 _GATE = "1 would pass, -1 would not, 0 not its turn"
@@ -155,14 +155,14 @@ SLOT_FIELDS: tuple[Field, ...] = (
     _field("contribution", _POINTS, -10.0, 10.0, "accuracy with the seed minus without: what it is worth"),
     _flag("contribution_measured", "tells a contribution of 0 from an unknown one"),
     _field("contribution_error", f"{_POINTS}, standard error; 0 unknown", 0.0, 10.0, "how much of the contribution is chance"),
-    _field("contribution_loss", _LOSS_DROP, -10.0, 10.0, "what the seed is worth, on a scale that one sample cannot turn"),
+    _field("contribution_loss", f"10 x {_LOSS_DROP}", -10.0, 10.0, "what the seed is worth, on a scale that one sample cannot turn"),
     _field("contribution_age", f"{_EPOCHS}, since it was measured", 0.0, 10.0, "an old figure is worth less"),
     _field("contribution_trend", f"{_POINTS} per epoch, Theil-Sen slope", -10.0, 10.0, "a rising seed deserves patience"),
     _field("interaction", f"{_POINTS}, sum over pairs with other seeds", -10.0, 10.0, "seeds that need or replace one another"),
     _field("trial_contribution", f"{_POINTS}, at the target alpha while in TRAINING", -10.0, 10.0, "what blending would bring"),
     _flag("trial_measured", "tells a trial contribution of 0 from an unknown one"),
     _field("trial_error", f"{_POINTS}, standard error; 0 unknown", 0.0, 10.0, "how much of the trial is chance: often all of it"),
-    _field("trial_loss", _LOSS_DROP, -10.0, 10.0, "the trial on a scale on which it says something"),
+    _field("trial_loss", f"100 x {_LOSS_DROP}", -10.0, 10.0, "the trial on a scale on which it says something"),
     _field("gradient_norm", "log10(norm)", -8.0, 4.0, "whether the seed learns at all"),
     _field("gradient_health", "1 - 0.5 x share vanishing - 0.8 x share exploding", 0.0, 1.0, "what the gates judge"),
     _field("gradient_vanishing", "share of tensors", 0.0, 1.0, "dead parts of the seed"),

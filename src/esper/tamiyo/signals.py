@@ -274,13 +274,13 @@ class SignalTracker:
             "contribution": 0.0 if contribution is None else contribution / 10.0,
             "contribution_measured": float(contribution is not None),
             "contribution_error": 0.0 if contribution is None else (seed.contribution_error or 0.0) / 10.0,
-            "contribution_loss": 0.0 if contribution is None else _loss_drop(seed.contribution_loss, classes),
+            "contribution_loss": 0.0 if contribution is None else 10.0 * _loss_drop(seed.contribution_loss, classes),
             "contribution_age": 0.0 if contribution is None else seed.contribution_age / 10.0,
             "contribution_trend": slope(self._contributions[seed.slot]) / 10.0,
             "trial_contribution": 0.0 if trial is None else trial / 10.0,
             "trial_measured": float(trial is not None),
             "trial_error": 0.0 if trial is None else (seed.trial_error or 0.0) / 10.0,
-            "trial_loss": 0.0 if trial is None else _loss_drop(seed.trial_loss, classes),
+            "trial_loss": 0.0 if trial is None else 100.0 * _loss_drop(seed.trial_loss, classes),
         }
 
     def _until_dormant(self, seed: SeedReport) -> int:
@@ -347,7 +347,7 @@ def _one_hot(prefix: str, values: Sequence[Stage] | Sequence[Style], value: Stag
 
 
 def _loss_drop(nats: float | None, classes: int) -> float:
-    return 0.0 if nats is None else 100.0 * nats / math.log(classes)
+    return 0.0 if nats is None else nats / math.log(classes)
 
 
 def _finite_loss(value: float) -> float:
