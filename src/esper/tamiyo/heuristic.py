@@ -120,8 +120,11 @@ class HeuristicConfig:
     """A seed in HOLDING is pruned at once when its mean contribution is this many standard errors below zero."""
     holding_patience: Annotated[int, Range(1)] = 4
     """Epochs in HOLDING after which the mean decides, sure or not."""
+    rising: Positive = 0.1
+    """A seed whose contribution rises by more points an epoch than this is not given up before the limit."""
     holding_limit: Annotated[int, Range(1)] = 8
-    """Epochs in HOLDING after which a seed that the gate still refuses is pruned, before the host depends on it."""
+    """Epochs in HOLDING after which a rising seed is judged as well, and one that the gate still refuses is pruned, before the host
+    depends on it."""
     ramp_speed: int = 3
     """Epochs of the ramp down for a seed that helps but is not worth its rent, so that the host can take over; and of the ramp up
     for one that stopped halfway."""
@@ -238,7 +241,8 @@ class _View:
             return None
         if self._mean(seed) < -self.config.harm_noise * self._standard_error(seed):
             return self._gone(seed, f"{self._worth(seed)}; it harms")
-        if seed.epochs_in_stage >= self.config.holding_patience and net <= 0.0:
+        patience = self.config.holding_limit if self._rises(seed) else self.config.holding_patience
+        if seed.epochs_in_stage >= patience and net <= 0.0:
             return self._gone(seed, f"{self._worth(seed)} after {seed.epochs_in_stage} epochs in HOLDING", slow and self._mean(seed) > 0.0)
         if seed.epochs_in_stage >= self.config.holding_limit and slow and not self._is_legal(Op.FOSSILIZE, seed):
             return self._gone(seed, f"refused after {seed.epochs_in_stage} epochs in HOLDING: {self._verdict(seed)}", True)
@@ -354,6 +358,10 @@ class _View:
     def _measured(self, seed: SeedReport) -> int:
         trial = self.memory.trial(seed.slot)
         return 0 if trial is None else trial.count
+
+    def _rises(self, seed: SeedReport) -> bool:
+        """Whether the seed brings more from epoch to epoch: it has not shown yet what it is worth."""
+        return self.observation.slot_value(seed.slot, "contribution_trend") > self.config.rising / 10.0
 
     def _standard_error(self, seed: SeedReport) -> float:
         return self.noise / math.sqrt(max(1, self._measured(seed)))
