@@ -2,14 +2,14 @@
 
     python benchmarks/senses.py [--task digits] [--member family] [--hosts 24] [--controller heuristic]
 
-Hosts are grown under a controller, and after every epoch each of them is looked at five times at the same weights: as the controller sees it;
-with batch norms made anew from other training samples ("repeat"); after one more epoch with a learning rate of zero ("still"); and on either
-half of the val split ("halves"). Each look has a history of its own, as if it were the only one, so what differs between looks is noise. The
-table has every field in which they differ, with the share of its variance within a host that each kind of noise makes up and what is left
-for signal: first with running statistics (recalibrate 0), then as it is by default.
+Hosts are grown under a controller, and after every epoch each of them is looked at five times at the same weights: as the controller
+sees it; with batch norms made anew from other training samples ("repeat"); after one more epoch with a learning rate of zero
+("still"); and on either half of the val split ("halves"). Each look has a history of its own, as if it were the only one, so what
+differs between looks is noise. The table has every field in which they differ, with the share of its variance within a host that each
+kind of noise makes up and what is left for signal: first with running statistics (recalibrate 0), then as it is by default.
 
-Halves: a quarter of the mean square of their difference is the variance that the whole split owes to the choice of its samples. Repeat and
-still: half of the mean square. Of train figures, still also shows that they are means over an epoch in which the host moved.
+Halves: a quarter of the mean square of their difference is the variance that the whole split owes to the choice of its samples. Repeat
+and still: half of the mean square. Of train figures, still also shows that they are means over an epoch in which the host moved.
 """
 
 from __future__ import annotations

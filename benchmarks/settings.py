@@ -3,10 +3,10 @@
     python benchmarks/settings.py --hosts 40 --member family --controllers wait fixed heuristic --variants training.recalibrate=0 default
     python benchmarks/settings.py --hosts 10 --controllers fixed --variants default 'training.isolation="shadow"' 'training.isolation="ste"'
 
-A variant is one or more settings of RunConfig by dotted key, KEY=JSON, separated by blanks within quotes; `default` changes nothing. The first
-variant is what the others are compared with. Each host under each controller and variant is one job with a single thread; jobs run
-side by side. "change" is the mean distance of val accuracy between one epoch and the next; "score" is val accuracy minus rent, "test" is test
-accuracy, both of the harvested network; "cpu" is processor time relative to the first variant.
+A variant is one or more settings of RunConfig by dotted key, KEY=JSON, separated by blanks within quotes; `default` changes nothing.
+The first variant is what the others are compared with. Each host under each controller and variant is one job with a single thread;
+jobs run side by side. "change" is the mean distance of val accuracy between one epoch and the next; "score" is val accuracy minus rent
+and "test" is test accuracy, both of the harvested network; "cpu" is processor time relative to the first variant.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def show(controller: str, found: dict[str, list[dict[str, Any]]]) -> None:
     first = next(iter(found.values()))
     print(f"\n{controller:<40} change   score    test   size fossils rollbacks   cpu  score against the first, test against the first")
     for variant, rows in found.items():
-        mean = {name: statistics.mean(row[name] for row in rows) for name in ("change", "score", "test_accuracy", "fossilized", "rollbacks")}
+        names = ("change", "score", "test_accuracy", "fossilized", "rollbacks")
+        mean = {name: statistics.mean(row[name] for row in rows) for name in names}
         size = statistics.mean(row["parameters"] / row["host_parameters"] for row in rows)
         cpu = sum(row["cpu"] for row in rows) / sum(row["cpu"] for row in first)
         line = f"{variant:<40} {mean['change']:6.2f} {mean['score']:7.2f} {mean['test_accuracy']:7.2f} {f'x{size:.2f}':>6}"

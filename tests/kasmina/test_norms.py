@@ -99,7 +99,7 @@ def test_everything_is_put_back_whatever_happens_inside() -> None:
     with pytest.raises(ZeroDivisionError), recalibrated(model, tracked_norms(model), [x]):
         raise ZeroDivisionError
     assert same()
-    with pytest.raises(RuntimeError), recalibrated(model, tracked_norms(model), [x, images()[:, :2]]):
+    with pytest.raises(ConfigError, match="does not run on a batch"), recalibrated(model, tracked_norms(model), [x, images()[:, :2]]):
         pytest.fail("the second batch does not fit")
     assert same()
     assert torch.equal(torch.get_rng_state(), stream)

@@ -542,3 +542,18 @@ def test_per_sample_results_that_make_no_sense_get_one_sentence(digits, correct,
 def test_what_is_no_loader_is_refused_when_the_gardener_is_made(digits, loader, message):
     with pytest.raises(ConfigError, match=message):
         normed(digits, "wait", recalibrate=loader)
+
+
+def test_other_samples_from_one_evaluation_to_the_next_are_refused_and_the_step_can_be_taken_again(digits):
+    counts = iter([100, 100, 90])
+
+    def evaluate(model: nn.Module) -> Evaluation:
+        return Evaluation(accuracy=50.0, correct=torch.zeros(next(counts, 360)))
+
+    loop = normed(digits, "fixed", recalibrate=batches(digits), evaluate=evaluate)
+    loop.run(1)
+    with pytest.raises(ConfigError, match="correct has the same samples every time"):
+        loop.run(1)
+    assert loop.gardener.epoch == 1
+    loop.gardener.step()
+    assert loop.gardener.epoch == 2

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from esper.kasmina.norms import tracked_norms
+from esper.leyline.errors import ConfigError
 from esper.leyline.stages import BLENDED, Stage
 from esper.tolaria.config import TrainingConfig
 from esper.tolaria.host import Host
@@ -202,3 +203,10 @@ def test_standard_errors_say_how_far_measurements_are_off_on_other_samples() -> 
     for name, squares in ratios.items():
         # Halves of one split are a little more alike than independent samples; forty of them tell the mean square within a third.
         assert 0.5 < sum(squares) / len(squares) < 1.6, name
+
+
+def test_a_single_sample_has_no_variance_and_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'recalibrate' is 1; expected 0, for never, or at least 2"):
+        TrainingConfig(recalibrate=1)
+    with pytest.raises(ConfigError, match="recalibrate"):
+        TrainingConfig(recalibrate=-1)

@@ -53,7 +53,7 @@ def recalibrated(model: nn.Module, norms: Sequence[Norm], batches: Iterable[Exam
     finally:
         with torch.no_grad():
             for buffer, value in before:
-                buffer.copy_(value)  # in place: compiled graphs and optimiser-like owners hold the tensor itself
+                buffer.copy_(value)  # in place: a compiled graph holds the tensor itself
 
 
 def _recalibrate(model: nn.Module, norms: Sequence[Norm], batches: Iterable[Example]) -> None:
@@ -75,7 +75,11 @@ def _recalibrate(model: nn.Module, norms: Sequence[Norm], batches: Iterable[Exam
             for norm in norms:
                 norm.training = True  # `evaluating` puts every mode back
             for batch in batches:
-                call(model, batch)
+                try:
+                    call(model, batch)
+                except Exception as error:
+                    what = "the model does not run on a batch of training inputs that its batch norms are to be made anew from"
+                    raise ConfigError(f"{what}: {type(error).__name__}: {error}") from error
     finally:
         for norm, momentum, handle in zip(norms, momenta, handles, strict=True):
             norm.momentum = momentum

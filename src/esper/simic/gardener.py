@@ -183,6 +183,9 @@ class Gardener:
         wanted = configurations(blended, fossils, trials, "loo", self.seed)
         reference = model.reference_inputs(model.reference) if model.reference is not None and model.learning_norms() else []
         found = {on: self._evaluate(on, reference) for on in wanted}
+        samples = {None if score.hits is None else len(score.hits) for score in found.values()}
+        if len(samples) > 1:
+            raise ConfigError(f"an Evaluation's correct has the same samples every time, found {', '.join(map(str, samples))} of them")
         base = found[wanted[0]]
         accuracy = {on: evaluation.accuracy for on, evaluation in found.items()}
         record_contributions(model, found)

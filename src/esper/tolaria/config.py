@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from esper.leyline.config import Range, check_ranges
+from esper.leyline.errors import ConfigError
 from esper.leyline.reports import GateConfig, Isolation, LifecycleConfig
 from esper.tolaria.attribution import Attribution
 from esper.tolaria.governor import GovernorConfig
@@ -40,3 +41,5 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.recalibrate == 1:
+            raise ConfigError("TrainingConfig: 'recalibrate' is 1; expected 0, for never, or at least 2 samples, which have a variance")
