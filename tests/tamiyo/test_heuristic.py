@@ -46,6 +46,7 @@ PINNED = HeuristicConfig(
     keep_noise=1.0,
     harm_noise=3.0,
     holding_patience=3,
+    rising=0.1,
     holding_limit=8,
     ramp_speed=3,
 )
@@ -288,6 +289,23 @@ def test_a_seed_that_helps_less_than_its_rent_goes_slowly_and_one_that_harms_at_
     assert (fast.op, fast.alpha_speed) == (Op.PRUNE, 0)
     assert "+0.50 points, -0.35 for good and after rent" in slow.reason
     assert decide(holding(0.5, epochs=2)).op is Op.WAIT
+
+
+def test_a_seed_that_brings_more_from_epoch_to_epoch_is_not_given_up_before_the_limit() -> None:
+    def after(contributions: list[float], epochs: int) -> Op:
+        """What is decided on a seed that has been in HOLDING for so long, with these as its last contributions."""
+        watching, held = tracker(("r0c0",)), len(contributions)
+        state, first = Memory().to_json(), len(FLAT) - held + 1
+        for step, (worth, accuracy) in enumerate(zip(contributions, FLAT[-held:], strict=True)):
+            each = holding(worth, epochs=epochs - held + 1 + step)
+            seen = watching.observe(report(each, epoch=first + step, val_accuracy=accuracy, budget=60, passed=False))
+            decision, state = make("heuristic", PINNED).decide(seen, state)
+        return decision.op
+
+    assert after([0.1, 0.3, 0.6], epochs=3) is Op.WAIT
+    assert after([0.6, 0.3, 0.1], epochs=3) is Op.PRUNE
+    assert after([0.3, 0.35, 0.4], epochs=3) is Op.PRUNE, "a twentieth of a point an epoch is no rise"
+    assert after([0.1, 0.3, 0.6], epochs=8) is Op.PRUNE
 
 
 def test_a_seed_that_its_gate_never_lets_through_is_pruned_before_the_host_depends_on_it() -> None:
