@@ -79,7 +79,7 @@ class FixedConfig:
 
     blueprints: tuple[str, ...] = ("conv_light", "mlp_small")
     """What to grow: the first of these that fits the slot."""
-    first: Annotated[int, Range(1)] = 1
+    first: Annotated[int, Range(1)] = 2
     """Epoch after which the first seed is germinated."""
     period: Annotated[int, Range(1)] = 4
     """Epochs from one germination to the next; one that cannot take place yet is made up for as soon as it can."""
