@@ -15,8 +15,11 @@ from esper.leyline.errors import HarvestError
 from esper.simic import export
 from esper.simic.export import harvest_of_run, write
 from esper.simic.runner import start
+from esper.tolaria.data import FinalEvaluation
 from esper.tolaria.runs import RunFolder, read_summary
+from esper.tolaria.tasks import get
 from tests.simic.runs import small
+from tests.tolaria.small import plain_score
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +55,15 @@ def test_a_module_loads_where_esper_is_not_installed(run: Path, tmp_path: Path, 
     assert (done.stdout, done.stderr) == ("False\n", "")
     with torch.no_grad():
         torch.testing.assert_close(torch.load(tmp_path / "output.pt"), network(example))
+
+
+def test_what_is_exported_has_the_accuracy_that_the_summary_tells(run: Path) -> None:
+    task = get("digits")
+    data = task.load(None, torch.device("cpu"))
+    for number, told in enumerate(read_summary(run)["hosts"]):
+        network, _, _ = harvest_of_run(run, number)  # from the checkpoint alone, which has no data to make batch norms anew from
+        assert plain_score(network, task, data.val)[1] == told["val_accuracy"]
+        assert plain_score(network, task, data.test(FinalEvaluation(asked_by="a test")))[1] == told["test_accuracy"]
 
 
 @pytest.mark.parametrize(("format", "suffix"), [("pt2", ".pt2"), ("onnx", ".onnx")])
