@@ -231,6 +231,16 @@ def test_a_control_is_trained_once_and_kept(tmp_path):
     assert 0 <= final["control_accuracy"] <= 100
 
 
+def test_a_control_is_measured_as_its_host_is(tmp_path):
+    def control(samples: int) -> float:
+        return play(make(control=True, epochs=2, seeds=[5], training={"recalibrate": samples}), 0)[-1][-1]["final"]["control_accuracy"]
+
+    settled, running = control(256), control(0)
+    assert len(list(tmp_path.rglob("*.json"))) == 2, "one is not taken for the other"
+    assert settled != running
+    assert control(256) == settled
+
+
 # Settings and mistakes
 
 
