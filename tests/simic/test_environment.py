@@ -233,7 +233,7 @@ def test_a_control_is_trained_once_and_kept(tmp_path):
 
 def test_a_control_is_measured_as_its_host_is(tmp_path):
     def control(samples: int) -> float:
-        return play(make(control=True, epochs=2, seeds=[5], training={"recalibrate": samples}), 0)[-1][-1]["final"]["control_accuracy"]
+        return play(make(control=True, epochs=2, seeds=[5], training={"recalibrate": samples}), 0)[-1][-1]["final"]["control_loss"]
 
     settled, running = control(256), control(0)
     assert len(list(tmp_path.rglob("*.json"))) == 2, "one is not taken for the other"
