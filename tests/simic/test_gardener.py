@@ -545,15 +545,15 @@ def test_what_is_no_loader_is_refused_when_the_gardener_is_made(digits, loader, 
 
 
 def test_other_samples_from_one_evaluation_to_the_next_are_refused_and_the_step_can_be_taken_again(digits):
-    counts = iter([100, 100, 90])
+    counts = iter([100, 100, 100, 90])
 
     def evaluate(model: nn.Module) -> Evaluation:
         return Evaluation(accuracy=50.0, correct=torch.zeros(next(counts, 360)))
 
     loop = normed(digits, "fixed", recalibrate=batches(digits), evaluate=evaluate)
-    loop.run(1)
+    loop.run(2)
     with pytest.raises(ConfigError, match="correct has the same samples every time"):
-        loop.run(1)
-    assert loop.gardener.epoch == 1
-    loop.gardener.step()
+        loop.run(1)  # now there is a seed on trial, and a second evaluation
     assert loop.gardener.epoch == 2
+    loop.gardener.step()
+    assert loop.gardener.epoch == 3
