@@ -234,16 +234,16 @@ def test_as_many_batches_are_taken_as_it_needs_and_moved_to_the_model() -> None:
                 read.append(number)
                 yield images(64, number), torch.zeros(64)
 
-    batches = reference_batches(Loader(), torch.device("meta"))
+    batches = reference_batches(Loader(), torch.device("meta"), REFERENCE_SAMPLES)
     assert len(read) == len(batches) == REFERENCE_SAMPLES // 64
     assert {batch.device.type for batch in batches} == {"meta"}  # type: ignore[union-attr]
 
 
 def test_keyword_arguments_and_a_last_batch_of_one_are_understood() -> None:
-    batches = reference_batches([({"x": images(3)}, None), ({"x": images(1)}, None)], torch.device("cpu"))
+    batches = reference_batches([({"x": images(3)}, None), ({"x": images(1)}, None)], torch.device("cpu"), REFERENCE_SAMPLES)
     assert len(batches) == 1
     assert isinstance(batches[0], dict)
-    assert len(reference_batches([images(1)], torch.device("cpu"))) == 1, "there is nothing else"
+    assert len(reference_batches([images(1)], torch.device("cpu"), REFERENCE_SAMPLES)) == 1, "there is nothing else"
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -255,7 +255,7 @@ def test_reading_a_loader_draws_no_random_number(own: bool) -> None:
     generator = torch.Generator().manual_seed(3) if own else None
     loader = DataLoader(Noisy(images(64)), batch_size=16, shuffle=True, generator=generator)
     states = [torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist(), generator and generator.get_state()]
-    reference_batches(loader, torch.device("cpu"))
+    reference_batches(loader, torch.device("cpu"), REFERENCE_SAMPLES)
     now = [torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist(), generator and generator.get_state()]
     assert all(torch.equal(a, b) if isinstance(a, Tensor) else a == b for a, b in zip(states, now, strict=True))
 

@@ -57,15 +57,16 @@ class Episode:
         """The curve of this host, for others to be measured against; for the host that only waits."""
         reports = [self.steps[0].before, *(step.report for step in self.steps[:-1])]
         accuracy, loss = tuple(r.val_accuracy for r in reports), tuple(r.val_loss for r in reports)
-        return Control(accuracy=accuracy, loss=loss, parameters=reports[0].start_parameters)
+        return Control(accuracy=accuracy, loss=loss, final=self.final)
 
     def gain(self, control: Control, mode: Mode = "shaped") -> float:
         """Points of the harvested network minus its rent, minus the control's: what a plan is worth."""
-        config, first = RewardConfig(mode=mode), self.steps[0].before
+        config, first, ended = RewardConfig(mode=mode), self.steps[0].before, control.final
+        assert ended is not None
         rent = rent_points(self.final.parameters, first.start_parameters, config)
         if mode == "loss":
-            return config.points_per_nat * (control.loss[-1] - self.final.loss) - rent
-        return self.final.accuracy - control.accuracy[-1] - rent
+            return config.points_per_nat * (ended.loss - self.final.loss) - rent
+        return self.final.accuracy - ended.accuracy - rent
 
     def acts(self) -> int:
         """Decisions other than WAIT."""
@@ -109,7 +110,7 @@ def returns(episode: Episode, control: Control | None, config: RewardConfig, gam
 
 def flat(accuracy: float = 60.0, loss: float = 1.1, epochs: int = 40) -> Control:
     """A control that stands still."""
-    return Control(accuracy=(accuracy,) * epochs, loss=(loss,) * epochs, parameters=1000)
+    return Control(accuracy=(accuracy,) * epochs, loss=(loss,) * epochs, final=FinalScore(accuracy=accuracy, loss=loss, parameters=1000))
 
 
 def one_step(

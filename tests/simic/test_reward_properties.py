@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from esper.leyline import WAIT, Decision, EpochReport, Op, Stage, StageChanged, StateError, from_mapping, load, save
 from esper.leyline.errors import ConfigError
-from esper.simic.rewards import COMPONENTS, Control, FinalScore, Mode, RewardConfig, RewardTracker
+from esper.simic.rewards import COMPONENTS, FinalScore, Mode, RewardConfig, RewardTracker
 from esper.simic.rewards import components as parts
 from tests.simic.plans import flat, one_step
 from tests.tamiyo.samples import anything, report, report_streams, seed
@@ -55,7 +55,7 @@ def test_every_component_is_finite_and_within_its_bounds_whatever_is_reported(
     anomaly: str,
 ) -> None:
     slots = tuple(each.slot for each in stream[0].seeds)
-    control = None if curve is None else Control(accuracy=(curve[0],) * 40, loss=(curve[1],) * 40, parameters=1000)
+    control = None if curve is None else flat(*curve)
     tracker = RewardTracker(RewardConfig(mode=mode), slots)
     limits = bounds(len(slots))
     for i, before in enumerate(stream):

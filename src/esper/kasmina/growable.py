@@ -17,7 +17,16 @@ from esper.kasmina.following import Follower, parameter_groups
 from esper.kasmina.gates import judge
 from esper.kasmina.gradients import GradientMeter, Scale
 from esper.kasmina.harvest import harvest
-from esper.kasmina.norms import Norm, check_loader, norms_in_eval, recalibrated, reference_batches, tracked_norms
+from esper.kasmina.norms import (
+    HARVEST_SAMPLES,
+    REFERENCE_SAMPLES,
+    Norm,
+    check_loader,
+    norms_in_eval,
+    recalibrated,
+    reference_batches,
+    tracked_norms,
+)
 from esper.kasmina.probe import Example, probe, untouched
 from esper.kasmina.slot import Form, Slot
 from esper.kasmina.state import check_state
@@ -251,9 +260,7 @@ class Growable(nn.Module):
         if contribution is not None:
             if life.stage not in BLENDED:
                 raise TransitionError(f"slot {slot!r} is {life.stage.name}; a contribution needs a seed that is blended in")
-            life = replace(
-                life, contribution=float(contribution), contribution_error=error, contribution_loss=loss, contribution_age=0
-            )
+            life = replace(life, contribution=float(contribution), contribution_error=error, contribution_loss=loss, contribution_age=0)
         if trial_contribution is not None:
             if life.stage is not Stage.TRAINING:
                 raise TransitionError(f"slot {slot!r} is {life.stage.name}; a trial is for a seed in TRAINING")
@@ -411,9 +418,9 @@ class Growable(nn.Module):
         with recalibrated(self, self.learning_norms(), batches):
             yield
 
-    def reference_inputs(self, loader: Iterable[Any]) -> list[Example]:
+    def reference_inputs(self, loader: Iterable[Any], samples: int = REFERENCE_SAMPLES) -> list[Example]:
         """Inputs to recalibrate with, on this model's device: those of the loader's first batches."""
-        return reference_batches(loader, next(self.parameters()).device)
+        return reference_batches(loader, next(self.parameters()).device, samples)
 
     # Leaving
 
@@ -432,7 +439,7 @@ class Growable(nn.Module):
         kept = self.at(*BLENDED) if live == "keep" else self.at(Stage.FOSSILIZED)
         if loader is None or not self.learning_norms():
             return harvest(self, kept)
-        with self.showing(kept), self.recalibrated(self.reference_inputs(loader)):
+        with self.showing(kept), self.recalibrated(self.reference_inputs(loader, HARVEST_SAMPLES)):
             return harvest(self, kept)
 
     def release(self) -> nn.Module:

@@ -9,14 +9,22 @@ from pathlib import Path
 
 import torch
 
+from esper.leyline.errors import StateError
 from esper.leyline.files import replace_file
+from esper.leyline.plain import from_plain, to_plain
 from esper.simic.config import GrowthConfig
-from esper.simic.rewards import Control
+from esper.simic.rewards import Control, FinalScore
 from esper.tolaria.data import Data
 from esper.tolaria.data.sources import cache_folder
 from esper.tolaria.flops import FlopLedger
 from esper.tolaria.host import Host
 from esper.tolaria.tasks import Member, Task
+
+
+def final_score(host: Host) -> FinalScore:
+    """What is harvested of a host now, on val."""
+    score = host.score(host.data.val)
+    return FinalScore(accuracy=score.accuracy, loss=score.loss, parameters=host.harvest_parameters())
 
 
 class ControlCache:
@@ -51,19 +59,16 @@ class ControlCache:
             host.end_epoch()
             accuracies.append(report.val_accuracy)
             losses.append(report.val_loss)
-        control = Control(accuracy=tuple(accuracies), loss=tuple(losses), parameters=host.start_parameters)
+        control = Control(accuracy=tuple(accuracies), loss=tuple(losses), final=final_score(host))
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, json.dumps(asdict(control)).encode())
+        replace_file(path, json.dumps(to_plain(control)).encode())
         return control
 
 
 def _read(path: Path, epochs: int) -> Control | None:
     """A curve from disk; a damaged or foreign file counts as none and is written anew."""
     try:
-        found = json.loads(path.read_bytes())
-        control = Control(
-            accuracy=tuple(map(float, found["accuracy"])), loss=tuple(map(float, found["loss"])), parameters=int(found["parameters"])
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        control = from_plain(Control, json.loads(path.read_bytes()))
+    except (OSError, ValueError, StateError):
         return None
-    return control if len(control.accuracy) == len(control.loss) == epochs else None
+    return control if len(control.accuracy) == len(control.loss) == epochs and control.final is not None else None

@@ -17,9 +17,9 @@ from esper.leyline.actions import Decision
 from esper.leyline.events import Event
 from esper.leyline.reports import EpochReport
 from esper.simic.config import GrowthConfig
-from esper.simic.controls import ControlCache
+from esper.simic.controls import ControlCache, final_score
 from esper.simic.episode import Episode, Step
-from esper.simic.rewards import Control, FinalScore, RewardStep, RewardTracker
+from esper.simic.rewards import Control, RewardStep, RewardTracker
 from esper.tamiyo import Observation, Rules, make
 from esper.tolaria.data import Data
 from esper.tolaria.engine import Engine, SerialEngine
@@ -167,13 +167,10 @@ class Growth:
             final=None,
         )
         play.report, play.observation = report, play.episode.look(report)
-        return Outcome(
-            observation=play.observation, reward=reward, terminated=False, refused=step.refused, events=step.events, final=None
-        )
+        return Outcome(observation=play.observation, reward=reward, terminated=False, refused=step.refused, events=step.events, final=None)
 
     def _last(self, play: _Play, step: Step) -> Outcome:
-        score = play.host.score(play.host.data.val)
-        final = FinalScore(accuracy=score.accuracy, loss=score.loss, parameters=play.host.harvest_parameters())
+        final = final_score(play.host)
         reward = play.rewards.step(
             before=play.report,
             decision=step.decision,
@@ -194,7 +191,8 @@ class Growth:
             "rollbacks": float(play.host.rollbacks),
         }
         if play.control is not None:
-            figures.update(control_accuracy=play.control.accuracy[-1], control_loss=play.control.loss[-1])
+            assert play.control.final is not None
+            figures.update(control_accuracy=play.control.final.accuracy, control_loss=play.control.final.loss)
         return Outcome(
             observation=play.observation, reward=reward, terminated=True, refused=step.refused, events=step.events, final=figures
         )

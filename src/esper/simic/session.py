@@ -18,6 +18,7 @@ from esper.leyline.events import HostFinished, HostStarted, Rewarded, RunFinishe
 from esper.leyline.reports import EpochReport
 from esper.nissa import Hub
 from esper.simic.config import RunConfig
+from esper.simic.controls import final_score
 from esper.simic.deciding import controller_for, is_policy_file
 from esper.simic.earning import Earnings
 from esper.simic.episode import Episode, Step
@@ -47,11 +48,13 @@ class Plot:
     """On val, after each epoch."""
     reward: float = 0.0
     """Sum of what its decisions earned."""
+    final: FinalScore | None = None
+    """In the epoch in which it ends: what it ended at."""
     result: dict[str, Any] | None = None
 
     def curve(self) -> Control:
         """This host's course so far, for the twin that it is the control of."""
-        return Control(accuracy=tuple(self.accuracies), loss=tuple(self.losses), parameters=self.host.start_parameters)
+        return Control(accuracy=tuple(self.accuracies), loss=tuple(self.losses), final=self.final)
 
 
 class Session:
@@ -60,9 +63,7 @@ class Session:
     hub: takes the events. engine: trains. episodes: the folder for recorded episodes; None to record none.
     """
 
-    def __init__(
-        self, config: RunConfig, hub: Hub, command: str = "", engine: Engine | None = None, episodes: Path | None = None
-    ) -> None:
+    def __init__(self, config: RunConfig, hub: Hub, command: str = "", engine: Engine | None = None, episodes: Path | None = None) -> None:
         self.config, self.hub, self.command, self.episodes = config, hub, command, episodes
         self.engine = engine or SerialEngine()
         for file in config.task_files:
@@ -120,9 +121,7 @@ class Session:
             member = {name: _plain(value) for name, value in asdict(plot.host.member).items()}
             member["controller"] = plot.episode.controller.name
             self.hub.emit(
-                HostStarted(
-                    task=config.task, member=member, parameters=plot.host.start_parameters, slots=plot.host.model.slot_ids
-                ),
+                HostStarted(task=config.task, member=member, parameters=plot.host.start_parameters, slots=plot.host.model.slot_ids),
                 host=number,
                 epoch=0,
             )
@@ -144,8 +143,11 @@ class Session:
             if self.hub.on:
                 for event in step.events:
                     self.hub.emit(event, host=self.plots.index(plot), epoch=report.epoch)
-            if plot.host.done:
-                self._finish(plot)
+        ended = [plot for plot in active if plot.host.done]
+        for plot in ended:  # all of them before the first is paid: what a host ended at is measured against what its twin did
+            plot.final = final_score(plot.host)
+        for plot in ended:
+            self._finish(plot)
         self.round += 1
         return steps
 
@@ -164,10 +166,9 @@ class Session:
 
     def _finish(self, plot: Plot) -> None:
         """Final figures of a host: those of its harvested network, on val and on the untouched test split."""
-        host = plot.host
-        val, test = host.score(self.data.val), host.score(self.data.test(FinalEvaluation(asked_by="end of a run")))
-        parameters = host.harvest_parameters()
-        final = FinalScore(accuracy=val.accuracy, loss=val.loss, parameters=parameters)
+        host, final = plot.host, plot.final
+        assert final is not None
+        test = host.score(self.data.test(FinalEvaluation(asked_by="end of a run")))
         self._pay(plot, plot.earnings.settle(None, self._control(plot), final), host.epoch)
         if self.episodes is not None and not plot.control:
             about = {"task": self.config.task, "seed": host.seed, "controller": plot.episode.controller.name, "final": asdict(final)}
@@ -175,12 +176,12 @@ class Session:
         plot.result = {
             "seed": host.seed,
             "controller": plot.episode.controller.name,
-            "val_accuracy": val.accuracy,
-            "val_loss": val.loss,
+            "val_accuracy": final.accuracy,
+            "val_loss": final.loss,
             "test_accuracy": test.accuracy,
             "test_loss": test.loss,
             "host_parameters": host.start_parameters,
-            "parameters": parameters,
+            "parameters": final.parameters,
             "flops": dict(host.flops),
             "germinated": host.germinated,
             "fossilized": host.fossilized,
@@ -191,9 +192,9 @@ class Session:
         }
         if self.hub.on:
             finished = HostFinished(
-                val_accuracy=val.accuracy,
+                val_accuracy=final.accuracy,
                 test_accuracy=test.accuracy,
-                parameters=parameters,
+                parameters=final.parameters,
                 germinated=host.germinated,
                 fossilized=host.fossilized,
                 pruned=host.pruned,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from esper.kasmina import Growable
+from esper.kasmina.norms import HARVEST_SAMPLES
 from esper.kasmina.probe import evaluating
 from esper.leyline.errors import unknown
 from esper.leyline.events import Event, RolledBack
@@ -136,15 +137,18 @@ class Host:
             return nullcontext()
         return torch.autocast(self.data.train.x.device.type, dtype=torch.bfloat16, cache_enabled=False)
 
-    def reference(self) -> list[Tensor]:
-        """Training inputs that batch norms are made anew from before a measurement: the same ones in every epoch, as it augments them.
+    def reference(self, samples: int | None = None) -> list[Tensor]:
+        """Training inputs that batch norms are made anew from: the same ones in every epoch, as it augments them.
 
-        Empty where there is nothing to make anew.
+        samples: at most so many; by default as many as a measurement takes. Empty where there is nothing to make anew.
         """
         if not self.config.recalibrate or not self.model.learning_norms():
             return []
-        chosen = epoch_order(len(self.split), stream_seed("reference", self.seed), 0)[: self.config.recalibrate]
+        chosen = epoch_order(len(self.split), stream_seed("reference", self.seed), 0)[: samples or self.config.recalibrate]
         return [self.batch(index)[0] for index in _batches(chosen.to(self.split.x.device), self.config.eval_batch)]
+
+    def _harvest_reference(self) -> list[Tensor]:
+        return self.reference(max(HARVEST_SAMPLES, self.config.recalibrate))
 
     def _measure(self) -> Measurement:
         reference = self.reference()
@@ -160,12 +164,13 @@ class Host:
     def score(self, split: Split) -> Score:
         """The network as it would be harvested now, host and fossils, on a split. In full precision, as a plain network runs."""
         fossils, model = frozenset(self.model.at(Stage.FOSSILIZED)), self.model
-        scores, _ = evaluate(model, model, self.task, split, self.data.classes, self.config.eval_batch, [fossils], self.reference())
+        reference = self._harvest_reference()
+        scores, _ = evaluate(model, model, self.task, split, self.data.classes, self.config.eval_batch, [fossils], reference)
         return scores[fossils]
 
     def _harvest_norms(self) -> dict[str, Tensor]:
         """Statistics of the batch norms of what would be harvested now, by name, so that it can be exported without the data."""
-        reference = self.reference()
+        reference = self._harvest_reference()
         if not reference:
             return {}
         norms = set(self.model.learning_norms())

@@ -78,21 +78,22 @@ class RewardConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Control:
-    """The host's twin that only waits: same seed, same data order. One value for each epoch of the budget, on val."""
-
-    accuracy: tuple[float, ...]
-    loss: tuple[float, ...]
-    parameters: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FinalScore:
     """The network as it is harvested after the last decision was carried out, on val: host and fossils, live seeds dropped."""
 
     accuracy: float
     loss: float
     parameters: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """The host's twin that only waits: same seed, same data order. One value for each epoch of the budget, on val."""
+
+    accuracy: tuple[float, ...]
+    loss: tuple[float, ...]
+    final: FinalScore | None
+    """Of the network that it ends with; None before the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

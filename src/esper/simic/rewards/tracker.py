@@ -152,11 +152,18 @@ class RewardTracker:
         host = report.start_parameters
         last = {event.slot for event in events if isinstance(event, StageChanged) and event.after is Stage.FOSSILIZED}
         fossils = [seed for seed in report.seeds if seed.stage is Stage.FOSSILIZED or seed.slot in last]
-        lead = self._points(final.accuracy, final.loss, report.classes) - self._reference(report, control)
-        rent = parts.rent_points(final.parameters, host, self.config)
-        paid_by_control = 0.0 if control is None else parts.rent_points(control.parameters, host, self.config)
+        lead, rent, paid_by_control = self._points(final.accuracy, final.loss, report.classes), self._final_rent(final, host), 0.0
+        if control is None:
+            lead -= self._reference(report, control)
+        else:
+            assert control.final is not None, "a host is measured against a control that has ended too"
+            lead -= self._points(control.final.accuracy, control.final.loss, report.classes)
+            paid_by_control = self._final_rent(control.final, host)
         terminal = parts.terminal_reward(lead - rent + paid_by_control, [seed.contribution for seed in fossils], self.config)
         return {**self._standing(fossils, lead, rent, control is not None), "pbrs": 0.0}, terminal
+
+    def _final_rent(self, final: FinalScore, host: int) -> float:
+        return parts.rent_points(final.parameters, host, self.config)
 
     def _credit(self, seed: SeedReport, lead: float) -> float:
         if seed.stage not in BLENDED:
