@@ -15,7 +15,7 @@ from torch import Tensor, nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 
 import esper
-from esper.kasmina.norms import REFERENCE_SAMPLES, recalibrated, reference_batches, tracked_norms
+from esper.kasmina.norms import HARVEST_SAMPLES, REFERENCE_SAMPLES, recalibrated, reference_batches, tracked_norms
 from esper.leyline import Stage
 from esper.leyline.errors import ConfigError
 from tests.kasmina.networks import ResidualNet, frozen_norms
@@ -223,6 +223,22 @@ def test_statistics_are_those_of_what_is_harvested_not_of_the_model_with_its_liv
 
 
 # Loaders
+
+
+def test_a_harvest_is_made_from_more_samples_than_a_look() -> None:
+    read = []
+
+    class Loader:
+        def __iter__(self) -> Iterator[Tensor]:
+            for number in range(1000):
+                read.append(number)
+                yield images(64, number)
+
+    model = growable()
+    trained(model)
+    model.harvest(recalibrate=Loader())
+    assert len(read) == HARVEST_SAMPLES // 64
+    assert len(model.reference_inputs(Loader())) == REFERENCE_SAMPLES // 64
 
 
 def test_as_many_batches_are_taken_as_it_needs_and_moved_to_the_model() -> None:

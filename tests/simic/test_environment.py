@@ -231,6 +231,15 @@ def test_a_control_is_trained_once_and_kept(tmp_path):
     assert 0 <= final["control_accuracy"] <= 100
 
 
+def test_who_only_waits_is_its_own_control_to_the_last_digit():
+    env = make(control=True, epochs=3, seeds=[5])
+    env.reset(seed=0)
+    steps = [env.step(heads(masks_of(env), Decision(op=Op.WAIT))) for _ in range(3)]
+    final = steps[-1][-1]["final"]
+    assert (final["accuracy"], final["loss"]) == (final["control_accuracy"], final["control_loss"])
+    assert [reward for _, reward, *_ in steps] == [0.0, 0.0, 0.0]
+
+
 def test_a_control_is_measured_as_its_host_is(tmp_path):
     def control(samples: int) -> float:
         return play(make(control=True, epochs=2, seeds=[5], training={"recalibrate": samples}), 0)[-1][-1]["final"]["control_loss"]
