@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from esper.leyline.config import replace_fields
+from esper.leyline.errors import ConfigError, EsperError
 from esper.simic.config import RunConfig
+from esper.simic.deciding import controller_for
 from esper.simic.paired import paired_difference
 from esper.simic.rewards.components import rent_points
 
@@ -55,8 +57,14 @@ def grow_all(jobs: Iterable[dict[str, object]], workers: int) -> Iterator[dict[s
 
 def parsed(variant: str) -> dict[str, object]:
     """The settings of a variant."""
-    pairs = [item.partition("=") for item in variant.split() if item != "default"]
-    return {key: json.loads(value) for key, _, value in pairs}
+    found: dict[str, object] = {}
+    for item in variant.split():
+        key, _, value = item.partition("=")
+        try:
+            found |= {} if item == "default" else {key: json.loads(value)}
+        except ValueError as error:
+            raise ConfigError(f"{item!r} is no setting; expected KEY=JSON, such as training.recalibrate=0") from error
+    return found
 
 
 def main() -> int:
@@ -80,6 +88,8 @@ def main() -> int:
     seeds = range(args.first_seed, args.first_seed + args.hosts)
     keys = [(controller, variant, seed) for seed in seeds for controller in args.controllers for variant in args.variants]
     jobs = [{**shared, **parsed(variant), "controller": controller, "seed": seed} for controller, variant, seed in keys]
+    for job in jobs:  # a mistake is told before anything is trained
+        controller_for(replace_fields(RunConfig(), job, source="variant").controller, called="controller")
     rows = dict(zip(keys, grow_all(jobs, args.jobs), strict=True))
     if args.json:
         args.json.write_text(json.dumps([{"variant": v, **row} for (_, v, _), row in rows.items()], indent=1))
@@ -107,4 +117,7 @@ def show(controller: str, found: dict[str, list[dict[str, Any]]]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except EsperError as error:
+        sys.exit(f"settings: {error}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from types import FunctionType
 from typing import Any, get_args
@@ -28,7 +28,8 @@ from esper.kasmina.norms import (
     tracked_norms,
 )
 from esper.kasmina.probe import Example, probe, untouched
-from esper.kasmina.slot import Form, Slot
+from esper.kasmina.showing import forms_of, shared_out, shown_as
+from esper.kasmina.slot import Form, Slot, check_ids, module_name
 from esper.kasmina.state import check_state
 from esper.leyline.actions import Curve, Decision, Op, Style
 from esper.leyline.errors import ConfigError, GateError, SlotError, TransitionError, unknown
@@ -77,7 +78,7 @@ class Growable(nn.Module):
         named = dict(slots) if isinstance(slots, Mapping) else {path: path for path in slots}
         if isinstance(slots, str) or not named or len(named) != len(slots):
             raise SlotError(f"slots is a list of distinct module paths, or a mapping from ids to paths, found {slots!r}")
-        _check_ids(named)
+        check_ids(named)
         places = probe(model, example, named.values(), causal=causal, topology=topology or {})
         if len(set(named.values())) != len(named):
             raise SlotError("two slots have the same path; a module can carry one slot")
@@ -89,7 +90,7 @@ class Growable(nn.Module):
         self.journal: list[Event] = []
         """What has happened to the seeds, oldest first; `drain_journal()` takes it."""
         self.host_meter = GradientMeter()
-        self.slots = nn.ModuleDict({_key(id): Slot(id, places[path], isolation, checkpoint) for id, path in named.items()})
+        self.slots = nn.ModuleDict({module_name(id): Slot(id, places[path], isolation, checkpoint) for id, path in named.items()})
         self.host_meter.to(places[next(iter(named.values()))].device)
         self._by_id: dict[str, Slot] = {slot.id: slot for slot in self._slots()}
         self._handles = [model.get_submodule(s.place.path).register_forward_hook(s.hook) for s in self._slots()]
@@ -323,7 +324,7 @@ class Growable(nn.Module):
         training = [slot for slot in self._slots() if slot.life.stage is Stage.TRAINING]
         if not training:
             return None
-        with untouched(self.host), norms_in_eval(self.host), self._shown_as({slot.id: Form.TRIAL for slot in training}):
+        with untouched(self.host), norms_in_eval(self.host), self.trial(*(slot.id for slot in training)):
             loss = closure()
             parameters = [p for slot in training for p in slot.seed_parameters() if p.requires_grad]
             # Inside, because a host that recomputes its activations runs its forward pass again here.
@@ -338,66 +339,30 @@ class Growable(nn.Module):
 
     # Counterfactuals
 
-    @contextmanager
-    def without(self, *slots: str) -> Iterator[None]:
+    def without(self, *slots: str) -> AbstractContextManager[None]:
         """The network as if these slots were empty. Restored on the way out, whatever happens inside."""
-        with self._shown_as({self._slot(id).id: Form.ABSENT for id in slots}):
-            yield
+        return shown_as(self._by_id, {self._slot(id).id: Form.ABSENT for id in slots})
 
-    @contextmanager
-    def bare(self) -> Iterator[None]:
+    def bare(self) -> AbstractContextManager[None]:
         """The network as if every slot were empty."""
-        with self._shown_as(dict.fromkeys(self.slot_ids, Form.ABSENT)):
-            yield
+        return self.without(*self.slot_ids)
 
-    @contextmanager
-    def trial(self, *slots: str) -> Iterator[None]:
+    def trial(self, *slots: str) -> AbstractContextManager[None]:
         """The network with these seeds, still in TRAINING, shown at their target alpha."""
         for id in slots:
             if self._slot(id).life.stage is not Stage.TRAINING:
                 raise TransitionError(f"slot {id!r} is {self._slot(id).life.stage.name}; a trial is for a seed in TRAINING")
-        with self._shown_as(dict.fromkeys(slots, Form.TRIAL)):
-            yield
+        return shown_as(self._by_id, dict.fromkeys(slots, Form.TRIAL))
 
-    @contextmanager
-    def showing(self, on: Collection[str]) -> Iterator[None]:
+    def showing(self, on: Collection[str]) -> AbstractContextManager[None]:
         """The network with exactly these slots switched on, a configuration; one in TRAINING is shown at its target alpha."""
-        with self._shown_as(self._forms(on)):
-            yield
+        return shown_as(self._by_id, forms_of(self._by_id, [self._slot(id).id for id in on]))
 
     @contextmanager
     def stacked(self, configurations: Sequence[frozenset[str]], batch: int) -> Iterator[None]:
         """Several configurations in one pass: the input holds `batch` samples for each, one configuration after another."""
-        on = frozenset[str]().union(*configurations)
-        with self._shown_as(self._forms(on)), ExitStack() as stack:
-            for id in on:
-                slot = self._slot(id)
-                share = torch.tensor([id in c for c in configurations], device=slot.alpha.device).repeat_interleave(batch)
-                stack.callback(setattr, slot, "share", slot.share)
-                slot.share = share
+        with self.showing(frozenset[str]().union(*configurations)), shared_out(self._by_id, configurations, batch):
             yield
-
-    def _forms(self, on: Collection[str]) -> dict[str, Form]:
-        forms: dict[str, Form] = dict.fromkeys(self.slot_ids, Form.ABSENT)
-        for id in on:
-            slot = self._slot(id)
-            if slot.life.stage not in OCCUPIED or slot.life.stage is Stage.GERMINATED:
-                raise TransitionError(f"slot {id!r} is {slot.life.stage.name}; it has nothing to switch on")
-            forms[id] = Form.TRIAL if slot.life.stage is Stage.TRAINING else slot.form
-        return forms
-
-    @contextmanager
-    def _shown_as(self, forms: Mapping[str, Form]) -> Iterator[None]:
-        before = [(self._slot(id), self._slot(id).form, self._slot(id).life.stage) for id in forms]
-        try:
-            for slot, _, _ in before:
-                slot.form = forms[slot.id]
-            yield
-        finally:
-            for slot, form, stage in before:
-                slot.form = form
-                if slot.life.stage is not stage:  # moved on inside
-                    slot.settle()
 
     # Batch norms
 
@@ -408,15 +373,13 @@ class Growable(nn.Module):
             frozen = [norm for norm in self._norms if not norm.training] if self.host.training else []
         return [norm for norm in tracked_norms(self) if norm not in frozen]
 
-    @contextmanager
-    def recalibrated(self, batches: Sequence[Example]) -> Iterator[None]:
+    def recalibrated(self, batches: Sequence[Example]) -> AbstractContextManager[None]:
         """Inside, batch norms have statistics made anew from these training inputs, for the network as it is shown now.
 
         Their running statistics lag behind a network that changes, and eval mode uses them: without this, what is measured is mostly
         the lag. Everything is put back on the way out, so that training goes on as if nothing had been measured.
         """
-        with recalibrated(self, self.learning_norms(), batches):
-            yield
+        return recalibrated(self, self.learning_norms(), batches)
 
     def reference_inputs(self, loader: Iterable[Any], samples: int = REFERENCE_SAMPLES) -> list[Example]:
         """Inputs to recalibrate with, on this model's device: those of the loader's first batches."""
@@ -492,15 +455,3 @@ def _loaded(model: nn.Module, keys: object) -> None:
     if model._follower is not None:
         for slot in model._slots():
             model._follower.sync(slot)
-
-
-def _check_ids(ids: Iterable[str]) -> None:
-    for id in ids:
-        if not isinstance(id, str) or not id or "/" in id:
-            raise SlotError(f"a slot's id is a string, not empty and without '/', found {id!r}")
-
-
-def _key(id: str) -> str:
-    """A slot's name among submodules, which may not hold dots, nor be the name of a method such as `keys`."""
-    key = id.replace(".", "/")
-    return f"/{key}" if hasattr(nn.ModuleDict(), key) else key

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -17,7 +17,7 @@ from esper.kasmina.blueprints import Seed, SlotShape, build
 from esper.kasmina.gradients import GradientMeter, gradient_ratio
 from esper.kasmina.life import Life
 from esper.leyline.actions import Style
-from esper.leyline.errors import BlueprintError, EsperError, StateError
+from esper.leyline.errors import BlueprintError, EsperError, SlotError, StateError
 from esper.leyline.reports import GradientStats, Isolation, SeedReport
 from esper.leyline.stages import BLENDED, OCCUPIED, Stage
 
@@ -242,3 +242,16 @@ class Slot(nn.Module):
         if path != self.place.path:
             raise StateError(f"slot {self.id!r} is at {self.place.path!r} here and was saved at {path!r}")
         return life
+
+
+def check_ids(ids: Iterable[str]) -> None:
+    """Raise SlotError for what cannot be a slot's id."""
+    for id in ids:
+        if not isinstance(id, str) or not id or "/" in id:
+            raise SlotError(f"a slot's id is a string, not empty and without '/', found {id!r}")
+
+
+def module_name(id: str) -> str:
+    """A slot's name among submodules, which may not hold dots, nor be the name of a method such as `keys`."""
+    key = id.replace(".", "/")
+    return f"/{key}" if hasattr(nn.ModuleDict(), key) else key

@@ -149,21 +149,22 @@ class RewardTracker:
 
     def _end(self, report: EpochReport, events: Sequence[Event], control: Control | None, final: FinalScore) -> tuple[Levels, float]:
         """The levels of the harvested network, and the terminal reward. No report shows what the last act did: the events do."""
-        host = report.start_parameters
         last = {event.slot for event in events if isinstance(event, StageChanged) and event.after is Stage.FOSSILIZED}
         fossils = [seed for seed in report.seeds if seed.stage is Stage.FOSSILIZED or seed.slot in last]
-        lead, rent, paid_by_control = self._points(final.accuracy, final.loss, report.classes), self._final_rent(final, host), 0.0
+        points, rent = self._ended(final, report)
         if control is None:
-            lead -= self._reference(report, control)
+            reference, paid_by_control = self._reference(report, None), 0.0
         else:
             assert control.final is not None, "a host is measured against a control that has ended too"
-            lead -= self._points(control.final.accuracy, control.final.loss, report.classes)
-            paid_by_control = self._final_rent(control.final, host)
+            reference, paid_by_control = self._ended(control.final, report)
+        lead = points - reference
         terminal = parts.terminal_reward(lead - rent + paid_by_control, [seed.contribution for seed in fossils], self.config)
         return {**self._standing(fossils, lead, rent, control is not None), "pbrs": 0.0}, terminal
 
-    def _final_rent(self, final: FinalScore, host: int) -> float:
-        return parts.rent_points(final.parameters, host, self.config)
+    def _ended(self, final: FinalScore, report: EpochReport) -> tuple[float, float]:
+        """Points and rent of a network that is harvested."""
+        rent = parts.rent_points(final.parameters, report.start_parameters, self.config)
+        return self._points(final.accuracy, final.loss, report.classes), rent
 
     def _credit(self, seed: SeedReport, lead: float) -> float:
         if seed.stage not in BLENDED:
