@@ -39,6 +39,14 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loose:
+    margin: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inner:
     epochs: Annotated[int, Range(1, None)]
     rate: Annotated[float, Range(0.0, 1.0)] = 0.1
@@ -139,8 +147,16 @@ def test_toml_reads_back_to_an_equal_object_of_equal_types(config: Everything, t
     assert to_toml(back) == to_toml(config)
 
 
-@pytest.mark.parametrize("word", ["nan", "inf", "-inf"])
-def test_non_finite_floats_survive_where_a_float_is_meant_and_nowhere_else(word: str, tmp_path: Path) -> None:
+def test_nan_is_no_setting(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("x = nan\n")
+    with pytest.raises(ConfigError, match=r"run.toml: 'x' must be a number; found nan"):
+        load(Point, tmp_path / "run.toml")
+    with pytest.raises(ConfigError, match="'margin' must be a number; found nan"):
+        Loose(margin=math.nan)
+
+
+@pytest.mark.parametrize("word", ["inf", "-inf"])
+def test_infinite_floats_survive_where_a_float_is_meant_and_nowhere_else(word: str, tmp_path: Path) -> None:
     save(Point(x=float(word)), tmp_path / "run.toml")
     assert (tmp_path / "run.toml").read_text() == f"x = {word}\n"
     assert repr(load(Point, tmp_path / "run.toml").x) == word

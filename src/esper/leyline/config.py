@@ -7,6 +7,7 @@ read by the form of the value in the file, so its members must have different fo
 from __future__ import annotations
 
 import json
+import math
 import re
 import reprlib
 import tomllib
@@ -114,9 +115,9 @@ def replace_fields(config: T, changes: Mapping[str, object], source: str = "over
 
 
 def check_ranges(config: DataclassInstance) -> None:
-    """Raise ConfigError for a field outside its `Annotated[..., Range(...)]`; to be called in `__post_init__`."""
+    """Raise ConfigError for a field outside its `Annotated[..., Range(...)]`, and for NaN; to be called in `__post_init__`."""
     for name, kind in _kinds(type(config)).items():
-        if _has_range(kind):
+        if _is_number(kind):
             _read(kind, getattr(config, name), _Place(type(config).__name__, name))
 
 
@@ -171,12 +172,17 @@ def _read(kind: Any, value: object, place: _Place) -> Any:
 def _read_simple(kind: type, value: object, place: _Place) -> Any:
     accepted = (str, kind) if issubclass(kind, PurePath) else (int, float) if kind is float else kind
     # bool is an int and a StrEnum a str to Python; to a reader of the file they are not.
-    if isinstance(value, accepted) and not isinstance(value, Enum) and isinstance(value, bool) == (kind is bool):
+    if isinstance(value, accepted) and not isinstance(value, Enum) and isinstance(value, bool) == (kind is bool) and not _is_nan(value):
         try:
             return kind(value)
         except OverflowError as error:  # an integer that no float can hold
             raise place.wrong(_words(kind), value) from error
     raise place.wrong(_words(kind), value)
+
+
+def _is_nan(value: object) -> bool:
+    """NaN passes every comparison that would refuse it, so it is no setting."""
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _read_enum(kind: type[Enum], value: object, place: _Place) -> Enum:
@@ -194,6 +200,8 @@ def _read_enum(kind: type[Enum], value: object, place: _Place) -> Enum:
 
 def _read_ranged(kind: Any, value: object, place: _Place) -> Any:
     base, *notes = get_args(kind)
+    if _is_nan(value):
+        raise place.wrong(_words(kind), value)
     result = _read(base, value, place)
     for note in notes:
         if isinstance(note, Range) and result is not None and not note.holds(result):
@@ -276,8 +284,9 @@ def _optional(kind: Any) -> bool:
     return get_origin(kind) in (Union, UnionType, Literal) and (NoneType in get_args(kind) or None in get_args(kind))
 
 
-def _has_range(kind: Any) -> bool:
-    return isinstance(kind, Range) or any(_has_range(part) for part in get_args(kind))
+def _is_number(kind: Any) -> bool:
+    """Whether a type has numbers in it that may be wrong: floats, which can be NaN, and whatever has a range."""
+    return kind is float or isinstance(kind, Range) or any(_is_number(part) for part in get_args(kind))
 
 
 def _form(value: object) -> str:
