@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -105,7 +106,7 @@ def test_a_network_that_differs_from_what_was_written_is_noticed_and_not_kept(
         (["{run}", "--host", "first"], "argument --host: invalid int value: 'first'"),
         (["{run}", "--fromat", "onnx"], "unknown argument '--fromat'; did you mean '--format'?"),
         (["{run}", "--format", "module", "--out", "{file}/network.pt"], "cannot be written to {file}/network.pt: "),
-        (["{run}", "--format", "module", "--out", "{folder}"], "cannot be written to {folder}: Is a directory"),
+        (["{run}", "--format", "module", "--out", "{folder}"], "{folder} is a folder; a network is written to a new file, or over a plain one"),
         (["{folder}"], "{folder} is not a run: it has no run.json"),
         (["{folder}/nowhere"], "is not a run: there is no such folder"),
         ([], "the following arguments are required: RUN"),
@@ -129,3 +130,33 @@ def test_a_mistake_is_one_sentence(
     assert told.err.count("\n") == 1
     assert words.format(**places) in told.err
     assert list((tmp_path / "folder").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("link", "is a link; a network is written to a new file, or over a plain one"),
+        ("fifo", "is no plain file; a network is written to a new file, or over a plain one"),
+        ("folder", "is a folder; a network is written to a new file, or over a plain one"),
+        ("run/config.toml", "lies among the files of the run; write to another folder, or to"),
+        ("run/checkpoints/new.pt2", "lies among the files of the run; write to another folder, or to"),
+    ],
+)
+def test_nothing_but_a_plain_file_outside_the_run_is_written_over(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, found: str
+) -> None:
+    (tmp_path / "run").symlink_to(run)
+    (tmp_path / "kept").write_text("kept")
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    before = {path: path.lstat().st_mtime_ns for path in (*tmp_path.rglob("*"), *run.rglob("*"))}
+    assert main(["export", str(run), "--out", str(tmp_path / name)]) == 2
+    assert f"{tmp_path / name} {found}" in capsys.readouterr().err
+    assert {path: path.lstat().st_mtime_ns for path in (*tmp_path.rglob("*"), *run.rglob("*"))} == before
+
+
+def test_a_plain_file_is_written_over(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "old.pt").write_text("an old network")
+    assert main(["export", str(run), "--format", "module", "--out", str(tmp_path / "old.pt")]) == 0
+    assert torch.load(tmp_path / "old.pt", weights_only=False) is not None

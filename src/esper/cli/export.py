@@ -15,8 +15,10 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     if arguments.format not in SUFFIXES:
         raise unknown("format", arguments.format, SUFFIXES)
-    from esper.simic.export import harvest_of_run, write
+    from esper.simic.export import check_target, harvest_of_run, write
 
+    if arguments.out is not None:
+        check_target(arguments.out, arguments.run)
     network, example, host = harvest_of_run(arguments.run, arguments.host)
     target = arguments.out or arguments.run / "export" / f"host-{host}{SUFFIXES[arguments.format]}"
     lines = write(network, example, target, arguments.format, arguments.check)

@@ -58,6 +58,15 @@ def harvest_of_run(path: Path, host: int | None = None) -> tuple[nn.Module, Tens
     return model.harvest().eval(), _varied(example, state["classes"]), host
 
 
+def check_target(target: Path, run: Path | None = None) -> None:
+    """Raise ConfigError where a network must not be written: over anything but a plain file, or among the files of the run itself."""
+    if target.is_symlink() or (target.exists() and not target.is_file()):
+        kind = "a link" if target.is_symlink() else "a folder" if target.is_dir() else "no plain file"
+        raise ConfigError(f"{target} is {kind}; a network is written to a new file, or over a plain one")
+    if run is not None and run.resolve() in target.resolve().parents and (run / "export").resolve() not in target.resolve().parents:
+        raise ConfigError(f"{target} lies among the files of the run; write to another folder, or to {run / 'export'}")
+
+
 def _varied(example: Tensor, classes: int) -> Tensor:
     """Inputs like the example, with other values than its zeros, which many a wrong network would get right."""
     stream = torch.Generator().manual_seed(0)
@@ -71,10 +80,11 @@ def write(network: nn.Module, example: Tensor, target: Path, format: str, check:
     formats: dict[str, tuple[Callable[[nn.Module, Tensor], bytes], Callable[[bytes, Tensor], Tensor], str]] = {
         "module": (_as_module, _run_module, 'network = torch.load("{file}", weights_only=False)\noutput = network(x)'),
         "pt2": (_as_pt2, _run_pt2, 'network = torch.export.load("{file}").module()\noutput = network(x)'),
-        "onnx": (_as_onnx, _run_onnx, 'session = onnxruntime.InferenceSession("{file}")\noutput = session.run(None, {{"input": x}})[0]'),
+        "onnx": (_as_onnx, _run_onnx, 'session = onnxruntime.InferenceSession("{file}")\noutput = session.run(None, {{"input": x.numpy()}})[0]'),
     }
     if format not in formats:
         raise unknown("format", format, formats)
+    check_target(target)
     packed, run, lines = formats[format]
     content = packed(network, example)
     if check:
