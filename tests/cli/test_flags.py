@@ -53,6 +53,7 @@ class Outer(Base):
     several: tuple[str, ...] = ()
     numbers: tuple[int, ...] = (1, 2)
     pairs: dict[str, str] = field(default_factory=dict)
+    shares: dict[str, float] = field(default_factory=dict)
     inner: Inner = field(default_factory=Inner)
 
     def __post_init__(self) -> None:
@@ -84,6 +85,7 @@ def help_text(everything: bool) -> str:
         (["--several", "a", "--name", "B", "--several", "b"], Outer(several=("a", "b"), name="B")),
         (["--numbers", "4,5", "6"], Outer(numbers=(4, 5, 6))),
         (["--pairs", "a=1", "b=[2,3]", "c=x=y"], Outer(pairs={"a": "1", "b": "[2,3]", "c": "x=y"})),
+        (["--shares", "a=1", "b=2.5"], Outer(shares={"a": 1.0, "b": 2.5})),
         (["--inner.share", "0.25", "--no-inner.on"], Outer(inner=Inner(share=0.25, on=False))),
         (["--inner.share", "1"], Outer(inner=Inner(share=1.0))),
     ],
@@ -110,6 +112,7 @@ def test_help_shows_the_defaults_of_the_command_not_those_of_its_parts() -> None
         (["--mode", "fats"], "'mode'"),
         (["--colour", "GREN"], "GREEN"),
         (["--pairs", "a"], "--pairs: 'a' is not a pair; expected NAME=VALUE"),
+        (["--shares", "a=many"], "it: 'shares.a' must be a number; found 'many'"),
         (["--inner.share", "1.5"], "it: 'inner.share' must be a number, from 0 to 1; found 1.5"),
         (["--inner.shar", "1"], "unknown argument '--inner.shar'; did you mean '--inner.share'?"),
         (["--cuont=3"], "unknown argument '--cuont=3'; did you mean '--count'?"),

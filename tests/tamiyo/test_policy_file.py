@@ -19,13 +19,13 @@ from esper.tamiyo.prior import Prior
 from tests.tamiyo.test_policy import NAMES, hosts, lively
 
 
-def written(path, **changes):
+def written(path, text=None, policy=None, **changes):
     """A policy file with other claims about itself, its checksum right."""
-    save_policy(lively(), path)
+    save_policy(policy or lively(), path)
     with safe_open(path, framework="pt") as file:
         about = json.loads(file.metadata()["policy"]) | changes
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    text = json.dumps(about)
+    text = json.dumps(about) if text is None else text
     metadata = {"format": policy_file.POLICY_FORMAT, "policy": text, "sha256": policy_file._digest(text, tensors)}
     path.write_bytes(safetensors.torch.save(tensors, metadata))
     return about
@@ -128,7 +128,10 @@ def test_a_file_cut_short_is_refused(good, length, tmp_path):
 def test_what_is_no_policy_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(PolicyError, match="no policy at"):
         load_policy(tmp_path / "nothing")
-    with pytest.raises(PolicyError, match=r"cannot be read|is not a policy"):
+    with pytest.raises(PolicyError, match="is a folder; expected a policy's file"):
+        load_policy(tmp_path)
+    save_policy(lively(), tmp_path / "policy.safetensors")
+    with pytest.raises(PolicyError, match=r"is a folder; did you mean .*/policy.safetensors\?"):
         load_policy(tmp_path)
     (tmp_path / "pickle").write_bytes(pickle.dumps({"weights": [1, 2]}))
     with pytest.raises(PolicyError, match="is not a policy, or is damaged"):
@@ -141,6 +144,22 @@ def test_what_is_no_policy_is_refused_in_a_sentence(tmp_path):
 def test_a_policy_for_other_observations_is_refused(tmp_path):
     written(tmp_path / "p", schema="0123456789abcdef")
     with pytest.raises(PolicyError, match="trained on observations with the fingerprint 0123456789abcdef"):
+        load_policy(tmp_path / "p")
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "3", '"text"', '{"version": 1}', "{", '{"version": 1, "schema": "", "config": {}, "trained": 3}'])
+def test_a_description_that_is_none_is_refused(text, tmp_path):
+    written(tmp_path / "p", text)
+    with pytest.raises(PolicyError, match="does not describe its policy"):
+        load_policy(tmp_path / "p")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(value, tmp_path):
+    broken = lively()
+    broken.state_dict()["heads.choices.blueprint.bias"][0] = value
+    written(tmp_path / "p", policy=broken)
+    with pytest.raises(PolicyError, match="'heads.choices.blueprint.bias' has values that are not finite"):
         load_policy(tmp_path / "p")
 
 

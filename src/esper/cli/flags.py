@@ -110,7 +110,7 @@ def _value(kind: Any, given: Any, key: str) -> Any:
         for name, equals, _ in pairs:
             if not equals:
                 raise ConfigError(f"--{key.replace('_', '-')}: {name!r} is not a pair; expected NAME=VALUE")
-        return {name: value for name, _, value in pairs}
+        return {name: _value(_bare(get_args(kind)[1]), value, key) for name, _, value in pairs}
     if isinstance(given, str) and kind in (int, float):
         try:
             return kind(given)

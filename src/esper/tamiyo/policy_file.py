@@ -108,7 +108,7 @@ def _read(path: Path) -> tuple[PolicyInfo, dict[str, Tensor]]:
         raise PolicyError(f"{path} holds tensors, but no policy of Esper")
     if "policy" not in metadata or "sha256" not in metadata or metadata["sha256"] != _digest(metadata["policy"], tensors):
         raise PolicyError(f"{path} is damaged or was edited: its checksum is not the one that was written down")
-    about = json.loads(metadata["policy"])
+    about = _about(path, metadata["policy"])
     if about["version"] != POLICY_VERSION:
         raise PolicyError(f"{path} is a policy of version {about['version']}; this version of Esper reads {POLICY_VERSION}")
     if about["schema"] != OBSERVATION.fingerprint():
@@ -125,10 +125,29 @@ def _read(path: Path) -> tuple[PolicyInfo, dict[str, Tensor]]:
     if found != expected:
         odd = min(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
         raise PolicyError(f"{path} does not hold the policy that it describes: {odd!r} is missing, unknown or of another size")
+    for name, tensor in sorted(tensors.items()):
+        if not torch.isfinite(tensor).all():
+            raise PolicyError(f"{path} holds no usable policy: {name!r} has values that are not finite")
     return PolicyInfo(config=config, trained=about["trained"]), tensors
 
 
+def _about(path: Path, text: str) -> dict[str, Any]:
+    """What the file says about the policy, complete."""
+    try:
+        about = json.loads(text)
+    except ValueError as error:
+        raise PolicyError(f"{path} does not describe its policy in JSON: {error}") from error
+    expected = ("version", "schema", "config", "trained")
+    if not isinstance(about, dict) or not all(name in about for name in expected) or not isinstance(about["trained"], dict):
+        raise PolicyError(f"{path} does not describe its policy; expected a table with {', '.join(expected)}")
+    return about
+
+
 def _content(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    if path.is_dir():
+        near = path / "policy.safetensors"
+        hint = f"did you mean {near}?" if near.is_file() else "expected a policy's file"
+        raise PolicyError(f"{path} is a folder; {hint}")
     try:
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())
