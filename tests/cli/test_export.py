@@ -106,7 +106,7 @@ def test_a_network_that_differs_from_what_was_written_is_noticed_and_not_kept(
         (["{run}", "--host", "first"], "argument --host: invalid int value: 'first'"),
         (["{run}", "--fromat", "onnx"], "unknown argument '--fromat'; did you mean '--format'?"),
         (["{run}", "--format", "module", "--out", "{file}/network.pt"], "cannot be written to {file}/network.pt: "),
-        (["{run}", "--format", "module", "--out", "{folder}"], "{folder} is a folder; a network is written to a new file, or over a plain one"),
+        (["{run}", "--format", "module", "--out", "{folder}"], "{folder} is a folder; a network is written to a new file"),
         (["{folder}"], "{folder} is not a run: it has no run.json"),
         (["{folder}/nowhere"], "is not a run: there is no such folder"),
         ([], "the following arguments are required: RUN"),

@@ -195,7 +195,7 @@ def test_only_the_slots_that_were_named_are_used() -> None:
         ({"fix": {"train_size": "5000"}}, EsperError, "asks for 5,000 training images; there are 1,077"),
         ({"device": "cuda:99"}, DeviceError, "cuda:99"),
         ({"device": "gpu"}, DeviceError, "unknown device 'gpu'; expected cpu, cuda or cuda:N"),
-        ({"device": "meta"}, EsperError, "'meta' is not supported; expected cpu or cuda"),
+        ({"device": "meta"}, EsperError, "'meta' is not supported; expected cpu, cuda or cuda:N"),
         ({"task": "cifar10", "data": Path("/nonexistent")}, EsperError, "no folder /nonexistent; expected one with CIFAR-10"),
         ({"training": {"compile": "no-such-backend"}}, EsperError, "unknown backend of torch.compile 'no-such-backend'; known: "),
     ],

@@ -147,7 +147,10 @@ def test_a_policy_for_other_observations_is_refused(tmp_path):
         load_policy(tmp_path / "p")
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", "3", '"text"', '{"version": 1}', "{", '{"version": 1, "schema": "", "config": {}, "trained": 3}'])
+NOT_A_TABLE = '{"version": 1, "schema": "", "config": {}, "trained": 3}'
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "3", '"text"', '{"version": 1}', "{", NOT_A_TABLE])
 def test_a_description_that_is_none_is_refused(text, tmp_path):
     written(tmp_path / "p", text)
     with pytest.raises(PolicyError, match="does not describe its policy"):
@@ -159,7 +162,7 @@ def test_weights_that_are_not_finite_are_refused(value, tmp_path):
     broken = lively()
     broken.state_dict()["heads.choices.blueprint.bias"][0] = value
     written(tmp_path / "p", policy=broken)
-    with pytest.raises(PolicyError, match="'heads.choices.blueprint.bias' has values that are not finite"):
+    with pytest.raises(PolicyError, match="bias' has values that are not finite"):
         load_policy(tmp_path / "p")
 
 

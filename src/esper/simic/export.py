@@ -80,7 +80,11 @@ def write(network: nn.Module, example: Tensor, target: Path, format: str, check:
     formats: dict[str, tuple[Callable[[nn.Module, Tensor], bytes], Callable[[bytes, Tensor], Tensor], str]] = {
         "module": (_as_module, _run_module, 'network = torch.load("{file}", weights_only=False)\noutput = network(x)'),
         "pt2": (_as_pt2, _run_pt2, 'network = torch.export.load("{file}").module()\noutput = network(x)'),
-        "onnx": (_as_onnx, _run_onnx, 'session = onnxruntime.InferenceSession("{file}")\noutput = session.run(None, {{"input": x.numpy()}})[0]'),
+        "onnx": (
+            _as_onnx,
+            _run_onnx,
+            'session = onnxruntime.InferenceSession("{file}")\noutput = session.run(None, {{"input": x.numpy()}})[0]',
+        ),
     }
     if format not in formats:
         raise unknown("format", format, formats)

@@ -22,6 +22,7 @@ from esper.simic.episode import Episode, Step
 from esper.simic.rewards import Control, RewardStep, RewardTracker
 from esper.tamiyo import Observation, Rules, make
 from esper.tolaria.data import Data
+from esper.tolaria.device import device_named
 from esper.tolaria.engine import Engine, SerialEngine
 from esper.tolaria.flops import FlopLedger
 from esper.tolaria.host import Host
@@ -82,6 +83,7 @@ class Growth:
 
     def __init__(self, config: GrowthConfig, engine: Engine | None = None) -> None:
         self.config, self.engine = config, engine or SerialEngine()
+        self.device = device_named(config.device)
         for file in config.task_files:
             load_task_file(file)
         torch.set_num_threads(config.threads or 1)
@@ -93,7 +95,7 @@ class Growth:
     def data(self, task: Task) -> Data:
         """The task's data, loaded once."""
         if task.name not in self._data:
-            self._data[task.name] = task.load(self.config.data, torch.device(self.config.device))
+            self._data[task.name] = task.load(self.config.data, self.device)
         return self._data[task.name]
 
     def member(self, task: Task, seed: int) -> Member:

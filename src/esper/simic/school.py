@@ -35,6 +35,7 @@ from esper.tamiyo.network import PolicyConfig
 from esper.tamiyo.policy import Policy, reset_heads
 from esper.tamiyo.policy_file import load_policy, save_policy
 from esper.tolaria.data.streams import stream_seed
+from esper.tolaria.device import device_named
 from esper.tolaria.tasks import get as get_task
 from esper.tolaria.tasks import load_task_file
 
@@ -59,6 +60,7 @@ class School:
             load_task_file(file)
         for task in config.task:
             get_task(task)
+        device_named(config.device)  # a mistake is told before any worker starts
         torch.set_num_threads(config.threads or 1)
         self.blueprints = blueprint_names({topology: names(topology) for topology in Topology})
         self.policy = self._first_policy()

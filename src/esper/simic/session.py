@@ -13,7 +13,7 @@ import torch
 
 import esper
 from esper.leyline.config import to_toml
-from esper.leyline.errors import CheckpointError, ConfigError, DeviceError, unknown
+from esper.leyline.errors import CheckpointError, unknown
 from esper.leyline.events import HostFinished, HostStarted, Rewarded, RunFinished, RunStarted
 from esper.leyline.reports import EpochReport
 from esper.nissa import Hub
@@ -27,6 +27,7 @@ from esper.simic.rewards import Control, FinalScore, RewardStep
 from esper.tamiyo import Rules
 from esper.tamiyo import make as make_controller
 from esper.tolaria.data import FinalEvaluation
+from esper.tolaria.device import device_named
 from esper.tolaria.engine import Engine, SerialEngine
 from esper.tolaria.flops import FlopLedger
 from esper.tolaria.host import Host
@@ -72,7 +73,7 @@ class Session:
         threads = config.threads or self.task.threads
         if threads:
             torch.set_num_threads(threads)
-        self.data = self.task.load(config.data, _device(config.device))
+        self.data = self.task.load(config.data, device_named(config.device))
         self.ledger = FlopLedger()
         settings = {"heuristic": config.heuristic, "fixed": config.fixed, "random": config.random}
         self.controller = controller_for(config.controller, settings.get(config.controller), called="controller")
@@ -275,19 +276,6 @@ class Session:
 def versions() -> dict[str, str]:
     """What a result depends on besides its config."""
     return {"esper": esper.__version__, "python": platform.python_version(), "torch": torch.__version__}
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise DeviceError(f"unknown device {name!r}; expected cpu, cuda or cuda:N") from error
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        seen = f"{torch.cuda.device_count()} of them, counted from 0" if torch.cuda.is_available() else "no GPU here; use --device cpu"
-        raise DeviceError(f"device {name!r} was asked for and torch sees {seen}")
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"device {name!r} is not supported; expected cpu or cuda")
-    return device
 
 
 def _plain(value: Any) -> float | int | str:
