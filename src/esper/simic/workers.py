@@ -71,8 +71,11 @@ class GrowthWorkers:
 
     def _ask(self, method: str, shares: Sequence[Any]) -> list[Any]:
         """Send each worker its share and collect the answers; all of them before an error is raised, so that none is left over."""
-        for pipe, share in zip(self._pipes, shares, strict=True):
-            pipe.send((method, share))
+        for number, (pipe, share) in enumerate(zip(self._pipes, shares, strict=True)):
+            try:
+                pipe.send((method, share))
+            except OSError:
+                raise self._gone(number) from None
         answers = [self._receive(pipe, number) for number, pipe in enumerate(self._pipes)]
         for number, (kind, value) in enumerate(answers):
             if kind == "mistake":
@@ -84,13 +87,17 @@ class GrowthWorkers:
     def _receive(self, pipe: Connection, number: int) -> tuple[str, Any]:
         try:
             answer: tuple[str, Any] = pipe.recv()
-        except EOFError:
-            self._processes[number].join(timeout=5)
-            code = self._processes[number].exitcode
-            how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
-            hint = "signal 9 often means that memory ran out" if code == -9 else "what was saved before is intact"
-            raise RunError(f"worker {number} {how}; {hint}") from None
+        except (EOFError, OSError):
+            raise self._gone(number) from None
         return answer
+
+    def _gone(self, number: int) -> RunError:
+        """What became of a worker that no longer listens or answers."""
+        self._processes[number].join(timeout=5)
+        code = self._processes[number].exitcode
+        how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        hint = "signal 9 often means that memory ran out" if code == -9 else "what was saved before is intact"
+        return RunError(f"worker {number} {how}; {hint}")
 
 
 def _serve(pipe: Connection, config: GrowthConfig) -> None:
