@@ -434,7 +434,7 @@ class Growable(nn.Module):
 
     def _slot(self, id: str) -> Slot:
         if id not in self._by_id:
-            raise unknown("slot", str(id), self._by_id)
+            raise unknown("slot", id, self._by_id)
         return self._by_id[id]
 
     def _report(self, slot: Slot) -> SeedReport:

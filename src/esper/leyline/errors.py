@@ -84,6 +84,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return "known: " + (", ".join(options) if options else "none")
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
-    """The error for a name that does not exist: `unknown("blueprint", "conv_lite", names)`."""
-    return UnknownNameError(f"unknown {kind} {name!r}; {nearest(name, known)}")
+def unknown(kind: str, name: object, known: Iterable[str]) -> UnknownNameError:
+    """The error for a name that does not exist: `unknown("blueprint", "conv_lite", names)`. What is no text is shown as it is: 1, not '1'."""
+    return UnknownNameError(f"unknown {kind} {name!r}; {nearest(str(name), known)}")
