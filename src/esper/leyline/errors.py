@@ -85,5 +85,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> UnknownNameError:
-    """The error for a name that does not exist: `unknown("blueprint", "conv_lite", names)`. What is no text is shown as it is: 1, not '1'."""
+    """The error for a name that does not exist: `unknown("blueprint", "conv_lite", names)`. A number is shown as one: 1, not '1'."""
     return UnknownNameError(f"unknown {kind} {name!r}; {nearest(str(name), known)}")
