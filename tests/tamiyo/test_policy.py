@@ -342,7 +342,7 @@ def test_an_unknown_head_is_refused_with_the_nearest_name():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden": 0}, "'hidden' must be an integer, at least 1; found 0"),
+        ({"hidden": 0}, "'hidden' must be an integer, from 1 to 65536; found 0"),
         ({"slot_width": 30}, "slot_width must be a multiple of attention_heads; found 30 and 4"),
         ({"blueprints": ()}, "blueprints must be a list of different names; found none"),
         ({"blueprints": ("a", "a")}, "blueprints must be a list of different names; found a, a"),

@@ -51,6 +51,12 @@ class Range:
         return f"at least {low}" if high is None else f"at most {high}" if low is None else f"from {low} to {high}"
 
 
+Count = Annotated[int, Range(1, 1_000_000)]
+"""How many of something: at least one, and no more than any machine can hold."""
+Size = Annotated[int, Range(1, 65_536)]
+"""Of a layer, a batch or a pool of threads: more is a slip of the finger."""
+
+
 def load(cls: type[T], path: str | Path) -> T:
     """The config in the TOML file at `path`. Raises ConfigError, with file and key, for anything that is wrong with it."""
     try:

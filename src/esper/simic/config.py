@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from esper.leyline.config import Range, check_ranges
+from esper.leyline.config import Count, Range, check_ranges
 from esper.simic.rewards import RewardConfig
 from esper.tamiyo import FixedConfig, HeuristicConfig, RandomConfig
 from esper.tolaria.config import TrainingConfig
@@ -24,7 +24,7 @@ class GrowthConfig:
     """Standard: every host as the task's table describes. Family: each host's seed draws width, data, noise and budget."""
     fix: dict[str, str] = field(default_factory=dict)
     """Fields of the member that are the same for every host, e.g. kernel=3 widths=[4,8]; `esper tasks` lists them."""
-    epochs: Annotated[int, Range(1)] | None = None
+    epochs: Count | None = None
     """Epochs of each host; by default the task's own budget."""
     slots: tuple[str, ...] = ()
     """Ids of the slots that may be used; all when empty."""
@@ -38,11 +38,11 @@ class GrowthConfig:
     """Folder with the task's data; by default the cache."""
     device: str = "cpu"
     """cpu, cuda or cuda:N."""
-    threads: Annotated[int, Range(1)] | None = None
+    threads: Annotated[int, Range(1, 1024)] | None = None
     """CPU threads for torch; by default what suits the task, one for small hosts."""
     training: TrainingConfig = field(default_factory=TrainingConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
-    checkpoint_every: Annotated[int, Range(1)] = 5
+    checkpoint_every: Count = 5
     """Epochs, or rounds, between checkpoints."""
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class RunConfig(GrowthConfig):
     """What to train on; `esper tasks` lists them."""
     controller: str = "heuristic"
     """Who decides: wait, random, fixed, heuristic, or the file of a trained policy, such as runs/NAME/policy.safetensors."""
-    hosts: Annotated[int, Range(1)] = 4
+    hosts: Count = 4
     """Hosts grown side by side; host i has seed `seed + i`."""
     seed: Annotated[int, Range(0)] = 0
     """The first host's seed: its initial weights, data order, augmentation and seeds."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from esper.leyline.config import Range, check_ranges
+from esper.leyline.config import Count, Range, Size, check_ranges
 from esper.leyline.reports import GateConfig
 from esper.simic.config import GrowthConfig
 from esper.simic.ppo_config import PPOConfig, PriorStrength
@@ -55,17 +55,17 @@ class LearnConfig(GrowthConfig):
     kind: Literal["learn"] = "learn"
     task: tuple[str, ...] = ("digits",)
     """What to practise on; several tasks take turns."""
-    rounds: Annotated[int, Range(1)] = 24
+    rounds: Count = 24
     """Rounds of one episode for every host, each followed by an update."""
-    hosts: Annotated[int, Range(1)] = 16
+    hosts: Count = 16
     """Episodes in a round."""
     seed: Annotated[int, Range(0)] = 0
     """Of the policy's weights, its chances, and the pool of hosts."""
-    pool: Annotated[int, Range(1)] = 64
+    pool: Count = 64
     """Different hosts to practise on. A finite pool, so that each one's control is trained only once."""
-    workers: Annotated[int, Range(1)] = field(default_factory=_cores)
+    workers: Annotated[int, Range(1, 1024)] = field(default_factory=_cores)
     """Processes that grow hosts; by default one for each core."""
-    examined: Annotated[int, Range(2)] = 40
+    examined: Annotated[int, Range(2, 1_000_000)] = 40
     """Unseen hosts that the policy is compared on at the end."""
     deterministic: bool = True
     """In the examination, take the likeliest decision instead of drawing one."""
@@ -73,11 +73,11 @@ class LearnConfig(GrowthConfig):
     """A policy file to start from, e.g. one that imitates the heuristic."""
     reset_heads: tuple[str, ...] = ()
     """Heads of that policy to make new: slot, blueprint, tempo and so on."""
-    hidden: Annotated[int, Range(1)] = 128
+    hidden: Size = 128
     """Memory of the policy's LSTM."""
-    slot_width: Annotated[int, Range(1)] = 64
+    slot_width: Size = 64
     """Features of a slot in the policy."""
-    checkpoint_every: Annotated[int, Range(1)] = 1
+    checkpoint_every: Count = 1
     """Rounds between checkpoints."""
     member: Literal["standard", "family"] = "family"
     """Family: each host's seed draws its width, kernel, data, noise and budget, so that there is something to tell hosts apart by.

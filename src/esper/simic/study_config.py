@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from esper.leyline.config import Range, check_ranges
+from esper.leyline.config import Count, Range, Size, check_ranges
 
 Share = Annotated[float, Range(0.0, 1.0)]
 Positive = Annotated[float, Range(0.0)]
@@ -20,7 +20,7 @@ class StudyConfig:
     """Run folders to learn from; the same as naming them without a flag."""
     seed: Annotated[int, Range(0)] = 0
     """Of the first weights, of which hosts are held out, and of the order of the episodes."""
-    batch: Annotated[int, Range(1)] = 8
+    batch: Size = 8
     """Whole episodes in one step of the optimiser."""
     held_out: Annotated[float, Range(0.01, 0.9)] = 0.2
     """Share of the recorded hosts that nothing is learned from, to measure agreement on; at least one."""
@@ -31,13 +31,13 @@ class StudyConfig:
     """Of the critic alone."""
     max_gradient_norm: Annotated[float, Range(1e-6)] = 1.0
     """Longest gradient of each network; longer ones are shortened."""
-    hidden: Annotated[int, Range(1)] = 128
+    hidden: Size = 128
     """Memory of the policy's LSTM."""
-    slot_width: Annotated[int, Range(1)] = 64
+    slot_width: Size = 64
     """Features of a slot in the policy."""
-    threads: Annotated[int, Range(1)] = 1
+    threads: Annotated[int, Range(1, 1024)] = 1
     """CPU threads for torch."""
-    checkpoint_every: Annotated[int, Range(1)] = 20
+    checkpoint_every: Count = 20
     """Passes between checkpoints."""
 
     def __post_init__(self) -> None:
@@ -49,9 +49,9 @@ class BCConfig(StudyConfig):
     """Everything that decides how recorded decisions are imitated. Written to config.toml, from which the same run starts again."""
 
     kind: Literal["bc"] = "bc"
-    epochs: Annotated[int, Range(1)] = 200
+    epochs: Count = 200
     """Most passes over the recorded episodes."""
-    patience: Annotated[int, Range(1)] = 30
+    patience: Count = 30
     """Passes without a better result on the held-out hosts after which it ends."""
     balance: Share = 0.5
     """How much rare ops count: 0 each step the same, 1 each op the same in all, however rare. Most recorded decisions are WAIT."""
@@ -65,7 +65,7 @@ class IQLConfig(StudyConfig):
     """Everything that decides how implicit Q-learning goes. Written to config.toml, from which the same run starts again."""
 
     kind: Literal["iql"] = "iql"
-    epochs: Annotated[int, Range(1)] = 200
+    epochs: Count = 200
     """Passes over the recorded episodes."""
     warmup: Annotated[int, Range(0)] = 20
     """First passes, in which values learn the recorded returns themselves; from there on they look for better ones."""

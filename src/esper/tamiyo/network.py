@@ -9,21 +9,19 @@ import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from esper.leyline.actions import Head, Op
-from esper.leyline.config import Range, check_ranges
+from esper.leyline.config import Size, check_ranges
 from esper.leyline.errors import ConfigError
 from esper.leyline.observation import OBSERVATION
 from esper.tamiyo.batch import ObservationBatch
 from esper.tamiyo.heads import CHOICES, ILLEGAL, PAIRS, HeadLogits, choice_size, choice_width
 from esper.tamiyo.prior import Prior
-
-Size = Annotated[int, Range(1)]
 
 CHOICE_OPS: tuple[Op, ...] = tuple(sorted({op for _, op in PAIRS}))
 """The ops for which more than a slot is to be chosen."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from esper.leyline.config import Range, check_ranges
+from esper.leyline.config import Count, Range, check_ranges
 from esper.leyline.errors import ConfigError
 from esper.leyline.reports import GateConfig, Isolation, LifecycleConfig
 from esper.tolaria.attribution import Attribution
@@ -30,9 +30,9 @@ class TrainingConfig:
     """Backend for torch.compile, e.g. inductor; empty to run as written."""
     attribution: Attribution = "loo"
     """How much is measured about each seed every epoch: loo (each seed off), or full (also Shapley values)."""
-    eval_batch: Annotated[int, Range(1)] = 2048
+    eval_batch: Count = 2048
     """Samples in one validation pass, all stacked configurations together; caps the memory it takes."""
-    recalibrate: Annotated[int, Range(0)] = 256
+    recalibrate: Annotated[int, Range(0, 1_000_000)] = 256
     """Training samples that the statistics of batch norms are made anew from before every measurement; 0 measures with the running ones,
     which lag behind a host that changes."""
     gates: GateConfig = field(default_factory=GateConfig)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
-from esper.leyline.config import Range, check_ranges, from_mapping
+from esper.leyline.config import Count, Range, Size, check_ranges, from_mapping
 from esper.leyline.errors import ConfigError, nearest
 from esper.tolaria.data.streams import stream_seed
 
@@ -27,7 +27,7 @@ STEP_FACTOR = 0.1
 class Member:
     """One host, its data and its budget. Plain values alone, so that it can be written as JSON or TOML and read back."""
 
-    widths: tuple[int, ...] = ()
+    widths: tuple[Size, ...] = ()
     """Vision: channels of each block."""
     kernel: Annotated[int, Range(1, 15)] = 3
     """Vision: size of the convolutions, an odd number."""
@@ -47,9 +47,9 @@ class Member:
     """Samples of the training split that this host gets, images or blocks of text; 0 is all of them."""
     label_noise: Annotated[float, Range(0, 1)] = 0.0
     """Vision: share of the training labels that are replaced by random ones."""
-    epochs: Annotated[int, Range(1)]
+    epochs: Count
     """The budget."""
-    batch: Annotated[int, Range(2)]
+    batch: Annotated[int, Range(2, 1_000_000)]
     """Samples in a step."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
     """SGD with Nesterov's momentum, which convolutions like, or AdamW, which transformers need."""
@@ -67,8 +67,6 @@ class Member:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if any(width < 1 for width in self.widths):
-            raise ConfigError(f"Member: 'widths' is {list(self.widths)}; expected channels of at least 1")
         if self.kernel % 2 == 0:
             raise ConfigError(f"Member: 'kernel' is {self.kernel}; expected an odd size, which keeps the size of the map")
         if self.width % self.heads:
