@@ -106,6 +106,21 @@ def test_a_run_under_a_trained_policy_goes_on_with_that_policy_alone(tmp_path: P
         resume(tmp_path / "changed")
 
 
+def test_places_that_were_named_from_one_folder_are_found_from_another(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    save_policy(opinionated(), tmp_path / "here" / "policy.safetensors")
+    (tmp_path / "here" / "task.py").write_text(
+        "from dataclasses import replace\nfrom esper.tolaria.tasks import get, register\nregister(replace(get('digits'), name='mine'))\n"
+    )
+    config = small(hosts=1, epochs=4, control=False, controller="policy.safetensors", task="mine", task_files=(Path("task.py"),))
+    with chdir(tmp_path / "here"):
+        crash(config, tmp_path / "run", (3,))
+    with chdir(tmp_path / "there"):
+        resume(tmp_path / "run")
+        assert main(["export", str(tmp_path / "run"), "--out", "network.pt2"]) == 0
+
+
 def test_killed_processes_lose_nothing(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     done = subprocess.run([sys.executable, KILLER, "--kills", "6", "--seed", "5", "--json", figures], capture_output=True, text=True)

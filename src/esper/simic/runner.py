@@ -8,6 +8,7 @@ import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
@@ -100,6 +101,7 @@ class Stop:
 
 def start(config: Config, path: Path | None, command: str, watcher: Watcher | None = None, telemetry: bool = True) -> dict[str, Any]:
     """Begin a run in a new folder, by default runs/TASK-CONTROLLER-NNN, and see it through. Returns the summary."""
+    config = _anchored(config)
     with RunFolder.create(path, name=_name(config), config=config, command=command) as folder:
         try:
             return _run(folder, config, watcher, telemetry)
@@ -127,6 +129,20 @@ def resume(
             folder.change_config(config)
             folder.log("changed: " + ", ".join(f"{key} is {value}" for key, value in settings.items()))
         return _run(folder, config, watcher, telemetry, change)
+
+
+def _anchored(config: Config) -> Config:
+    """The config with the places that it names written in full, so that the run goes on and is exported from any folder."""
+    places: dict[str, Any] = {}
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, Path):
+            places[field.name] = value.absolute()
+        elif isinstance(value, tuple) and any(isinstance(each, Path) for each in value):
+            places[field.name] = tuple(each.absolute() for each in value)
+    if isinstance(config, RunConfig) and is_policy_file(config.controller):
+        places["controller"] = str(Path(config.controller).absolute())
+    return replace(config, **places)
 
 
 def _with_settings(config: Config, settings: Mapping[str, object]) -> Config:
