@@ -127,7 +127,10 @@ def test_a_policy_is_carried_on_and_its_heads_can_be_made_new(tmp_path: Path) ->
     fresh = School(replace(TINY, from_policy=file, reset_heads=("blueprint",)), NullHub())
     different = [name for name, p in same.policy.named_parameters() if not torch.equal(p, dict(fresh.policy.named_parameters())[name])]
     assert different, "nothing was reset"
-    assert all("heads" in name for name in different)
+    assert all("blueprint" in name for name in different), "and nothing else was"
+    assert School(replace(TINY, from_policy=file, hidden=None, slot_width=None), NullHub()).policy.config.hidden == 16
+    with pytest.raises(ConfigError, match=r"policy\.safetensors has a hidden of 16, which cannot become 32; leave the setting out"):
+        School(replace(TINY, from_policy=file, hidden=32), NullHub())
 
 
 def test_mistakes_are_found_before_anything_is_trained(tmp_path: Path) -> None:

@@ -73,10 +73,10 @@ class LearnConfig(GrowthConfig):
     """A policy file to start from, e.g. one that imitates the heuristic."""
     reset_heads: tuple[str, ...] = ()
     """Heads of that policy to make new: slot, blueprint, tempo and so on."""
-    hidden: Size = 128
-    """Memory of the policy's LSTM."""
-    slot_width: Size = 64
-    """Features of a slot in the policy."""
+    hidden: Size | None = None
+    """Memory of the policy's LSTM; by default 128, or that of the policy to start from."""
+    slot_width: Size | None = None
+    """Features of a slot in the policy; by default 64, or those of the policy to start from."""
     checkpoint_every: Count = 1
     """Rounds between checkpoints."""
     member: Literal["standard", "family"] = "family"

@@ -106,18 +106,22 @@ class School:
     def _first_policy(self) -> Policy:
         config = self.config
         generator = torch.Generator().manual_seed(stream_seed("policy", config.seed))
+        sizes = {name: value for name in ("hidden", "slot_width") if (value := getattr(config, name)) is not None}
         if config.from_policy is not None:
             policy = load_policy(config.from_policy)
             missing = sorted(set(self.blueprints) - set(policy.config.blueprints))
             if missing:
                 raise ConfigError(f"{config.from_policy} was made without the blueprint {missing[0]!r}, which these hosts have")
+            for name, wanted in sizes.items():
+                if wanted != getattr(policy.config, name):
+                    found = getattr(policy.config, name)
+                    raise ConfigError(f"{config.from_policy} has a {name} of {found}, which cannot become {wanted}; leave the setting out")
             if config.reset_heads:
                 reset_heads(policy, config.reset_heads, generator)
             return policy
         if config.reset_heads:
             raise ConfigError("--reset-heads makes heads of an existing policy new; name it with --from-policy, or resume a run")
-        size = PolicyConfig(blueprints=self.blueprints, hidden=config.hidden, slot_width=config.slot_width, prior=config.ppo.prior)
-        return Policy(size, generator)
+        return Policy(PolicyConfig(blueprints=self.blueprints, prior=config.ppo.prior, **sizes), generator)
 
     def _pool(self) -> list[Start]:
         """The hosts to practise on: a finite pool, so that each one's control is trained once."""
