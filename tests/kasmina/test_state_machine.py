@@ -58,7 +58,7 @@ class Lives(RuleBasedStateMachine):
 
     @initialize(
         kind=st.sampled_from(["sgd", "adam"]),
-        isolation=st.sampled_from(["ste", "shadow", "none"]),
+        isolation=st.sampled_from(["boost", "ste", "shadow", "none"]),
         auto_advance=st.booleans(),
         embargo=st.integers(1, 2),
         starts=st.lists(st.sampled_from([Stage.DORMANT, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING]), min_size=3, max_size=3),

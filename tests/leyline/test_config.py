@@ -41,6 +41,8 @@ class Point:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loose:
     margin: float = 0.0
+    table: dict[str, float] = field(default_factory=dict)
+    several: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -148,11 +150,12 @@ def test_toml_reads_back_to_an_equal_object_of_equal_types(config: Everything, t
 
 
 def test_nan_is_no_setting(tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text("x = nan\n")
-    with pytest.raises(ConfigError, match=r"run.toml: 'x' must be a number; found nan"):
-        load(Point, tmp_path / "run.toml")
-    with pytest.raises(ConfigError, match="'margin' must be a number; found nan"):
-        Loose(margin=math.nan)
+    (tmp_path / "run.toml").write_text("margin = nan\n")
+    with pytest.raises(ConfigError, match=r"run.toml: .*'margin' must be a number; found nan"):
+        load(Loose, tmp_path / "run.toml")
+    for settings in ({"margin": math.nan}, {"table": {"a": 1.0, "b": math.nan}}, {"several": (math.nan, 1.0)}):
+        with pytest.raises(ConfigError, match="must be a .*; found .*nan"):
+            Loose(**settings)
 
 
 @pytest.mark.parametrize("word", ["inf", "-inf"])

@@ -124,7 +124,11 @@ def check_ranges(config: DataclassInstance) -> None:
     """Raise ConfigError for a field outside its `Annotated[..., Range(...)]`, and for NaN; to be called in `__post_init__`."""
     for name, kind in _kinds(type(config)).items():
         if _is_number(kind):
-            _read(kind, getattr(config, name), _Place(type(config).__name__, name))
+            value, place = getattr(config, name), _Place(type(config).__name__, name)
+            _read(kind, value, place)
+            for each in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else [value]:
+                if _is_nan(each):
+                    raise place.wrong(_words(kind), value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +182,7 @@ def _read(kind: Any, value: object, place: _Place) -> Any:
 def _read_simple(kind: type, value: object, place: _Place) -> Any:
     accepted = (str, kind) if issubclass(kind, PurePath) else (int, float) if kind is float else kind
     # bool is an int and a StrEnum a str to Python; to a reader of the file they are not.
-    if isinstance(value, accepted) and not isinstance(value, Enum) and isinstance(value, bool) == (kind is bool) and not _is_nan(value):
+    if isinstance(value, accepted) and not isinstance(value, Enum) and isinstance(value, bool) == (kind is bool):
         try:
             return kind(value)
         except OverflowError as error:  # an integer that no float can hold
