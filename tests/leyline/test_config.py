@@ -154,7 +154,7 @@ def test_nan_is_no_setting(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"run.toml: .*'margin' must be a number; found nan"):
         load(Loose, tmp_path / "run.toml")
     for settings in ({"margin": math.nan}, {"table": {"a": 1.0, "b": math.nan}}, {"several": (math.nan, 1.0)}):
-        with pytest.raises(ConfigError, match="must be a .*; found .*nan"):
+        with pytest.raises(ConfigError, match=r"must be a .*; found .*nan"):
             Loose(**settings)
 
 
