@@ -14,11 +14,11 @@ from dataclasses import replace
 import numpy as np
 
 from esper.leyline.reports import GateConfig
-from esper.simic.config import GrowthConfig
-from esper.simic.growth import Growth, Start
-from esper.simic.rounds import play_controller
+from esper.simic.growth.config import GrowthConfig
+from esper.simic.growth.environment import Growth, Start
+from esper.simic.growth.play import play_controller
 from esper.tamiyo import make
-from esper.tolaria.config import TrainingConfig
+from esper.tolaria.training.config import TrainingConfig
 
 
 def main() -> int:

@@ -20,21 +20,21 @@ import torch
 from torch import Tensor
 
 from esper.nissa import NullHub
-from esper.simic.learn_config import LearnConfig
-from esper.simic.learning import explained_variance
-from esper.simic.popart import follow_returns
-from esper.simic.ppo import normalised
-from esper.simic.rollout import Rollout, RolloutBuffer
-from esper.simic.rounds import play_round
-from esper.simic.school import School
-from esper.tamiyo.policy import Policy
+from esper.simic.growth.play import play_round
+from esper.simic.learning.popart import follow_returns
+from esper.simic.learning.ppo import normalised
+from esper.simic.learning.ppo_metrics import explained_variance
+from esper.simic.learning.rollout import Rollout, RolloutBuffer
+from esper.simic.runs.ppo import PPORun
+from esper.simic.runs.ppo_config import PPORunConfig
+from esper.tamiyo.policy.policy import Policy
 
 LAMBDAS = (1.0, 0.97, 0.9, 0.85, 0.8, 0.5)
 PASSES = 5
 """Of the critic over its half; with more it learns the hosts by heart, and says less about others."""
 
 
-def played(school: School) -> Rollout:
+def played(school: PPORun) -> Rollout:
     """One episode of every host in the pool under the untrained policy."""
     hosts = len(school.starts)
     buffer = RolloutBuffer(
@@ -44,7 +44,7 @@ def played(school: School) -> Rollout:
     return buffer.rollout()
 
 
-def fitted(school: School, rollout: Rollout, returns: Tensor, rows: Tensor) -> Policy:
+def fitted(school: PPORun, rollout: Rollout, returns: Tensor, rows: Tensor) -> Policy:
     """A policy whose critic was fitted to the returns of these episodes."""
     policy = Policy(school.policy.config, torch.Generator().manual_seed(1))
     parameters = [*policy.critic.parameters(), *policy.value_head.parameters()]
@@ -63,7 +63,7 @@ def fitted(school: School, rollout: Rollout, returns: Tensor, rows: Tensor) -> P
 
 
 @torch.no_grad()
-def with_critic(school: School, rollout: Rollout, gamma: float) -> Rollout:
+def with_critic(school: PPORun, rollout: Rollout, gamma: float) -> Rollout:
     """The rollout with values from a critic that has not seen the episode."""
     returns = replace(rollout, value=torch.zeros_like(rollout.value)).advantages(gamma, 1.0)
     halves = torch.arange(rollout.hosts).chunk(2)
@@ -76,7 +76,7 @@ def with_critic(school: School, rollout: Rollout, gamma: float) -> Rollout:
     return replace(rollout, value=values * rollout.weight)
 
 
-def gradients(school: School, rollout: Rollout, advantage: Tensor, groups: int) -> Tensor:
+def gradients(school: PPORun, rollout: Rollout, advantage: Tensor, groups: int) -> Tensor:
     """[groups, parameters]: the actor's gradient on each group of episodes, as the first step of an update would have it."""
     policy = school.policy
     parameters = [*policy.actor.parameters(), *policy.heads.parameters()]
@@ -104,8 +104,8 @@ def main() -> int:
     parser.add_argument("--group", type=int, default=16, help="episodes in a group")
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
-    config = LearnConfig(pool=arguments.hosts, workers=arguments.workers)
-    school = School(config, NullHub())
+    config = PPORunConfig(pool=arguments.hosts, workers=arguments.workers)
+    school = PPORun(config, NullHub())
     try:
         rollout = with_critic(school, played(school), config.ppo.gamma)
     finally:

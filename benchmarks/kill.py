@@ -27,15 +27,12 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-import esper.simic.runner
-import esper.simic.school
-import esper.simic.session  # noqa: F401
 from esper.cli.main import main as esper_command
 from esper.leyline.events import StageChanged
 from esper.leyline.stages import Stage
 from esper.nissa import read_events
-from esper.tolaria.checkpoint import CheckpointStore
-from esper.tolaria.runs import read_run
+from esper.tolaria.storage.checkpoint import CheckpointStore
+from esper.tolaria.storage.runs import read_run
 
 GATES = "--no-training.gates.strict --training.gates.min-training-epochs 1 --training.gates.min-gradient-health 0"
 HOSTS = f"--hosts 2 --epochs 10 --quiet --run run {GATES} --fix widths=[2,2,4] kernel=3 train_size=192 batch=48"

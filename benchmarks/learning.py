@@ -24,20 +24,20 @@ from typing import Any
 from esper.cli.flags import Parser, add_flags, changes
 from esper.leyline.config import replace_fields
 from esper.nissa import NullHub
-from esper.simic.learn_config import LearnConfig
-from esper.simic.paired import paired_difference
+from esper.simic.runs.paired import paired_difference
+from esper.simic.runs.ppo_config import PPORunConfig
 
 ARMS = ("wait", "random", "fixed", "heuristic")
 
 
-def examined(task: tuple[LearnConfig, str]) -> list[dict[str, float]]:
+def examined(task: tuple[PPORunConfig, str]) -> list[dict[str, float]]:
     """Teach a policy, or take a rule as it is, and examine it: a row for each host."""
-    from esper.simic.rounds import play_controller
-    from esper.simic.school import School
+    from esper.simic.growth.play import play_controller
+    from esper.simic.runs.ppo import PPORun
     from esper.tamiyo import make
 
     config, arm = task
-    school = School(config, NullHub())
+    school = PPORun(config, NullHub())
     try:
         while arm == "policy" and "policy" not in school.arms:
             school.run_epoch()
@@ -56,11 +56,11 @@ def main() -> int:
     parser.add_argument("flags", nargs="*", help="settings of esper train ppo that are to be compared with the defaults")
     arguments = parser.parse_args()
     flags = Parser(prog="esper train ppo", allow_abbrev=False)
-    add_flags(flags, LearnConfig, everything=False)
-    plain = replace(LearnConfig(), workers=1, examined=arguments.examined)
+    add_flags(flags, PPORunConfig, everything=False)
+    plain = replace(PPORunConfig(), workers=1, examined=arguments.examined)
     settings = {"default": plain}
     if arguments.flags:
-        settings[" ".join(arguments.flags)] = replace_fields(plain, changes(LearnConfig, flags.parse_args(arguments.flags)))
+        settings[" ".join(arguments.flags)] = replace_fields(plain, changes(PPORunConfig, flags.parse_args(arguments.flags)))
     tasks = {(name, seed): (replace(config, seed=seed), "policy") for name, config in settings.items() for seed in arguments.seeds}
     tasks |= {(arm, 0): (plain, arm) for arm in ARMS}
     with ProcessPoolExecutor(arguments.jobs, mp_context=mp.get_context("spawn")) as pool:

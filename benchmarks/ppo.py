@@ -23,12 +23,12 @@ from typing import Any
 import torch
 
 from esper.leyline import OBSERVATION, Op
-from esper.simic.ppo import Learner, PPOConfig
-from esper.simic.rollout import Rollout, RolloutBuffer
-from esper.tamiyo.batch import HEADS, ObservationBatch
-from esper.tamiyo.heads import Exploration, uniforms
-from esper.tamiyo.masks import PARAMETERS
-from esper.tamiyo.policy import Policy, PolicyConfig
+from esper.simic.learning.ppo import Learner, PPOConfig
+from esper.simic.learning.rollout import Rollout, RolloutBuffer
+from esper.tamiyo.observe.masks import HEAD_VALUES
+from esper.tamiyo.policy.batch import HEADS, ObservationBatch
+from esper.tamiyo.policy.heads import Exploration, uniforms
+from esper.tamiyo.policy.policy import Policy, PolicyConfig
 
 SLOTS, BLUEPRINTS = 3, 8
 SIZES = ((8, 150), (16, 25))
@@ -70,7 +70,7 @@ def theirs(hosts: int, steps: int) -> Any:
     from sb3_contrib import RecurrentPPO
     from stable_baselines3.common.vec_env import DummyVecEnv
 
-    values = [len(Op), SLOTS, BLUEPRINTS, *(len(PARAMETERS[head]) for head in HEADS[3:])]
+    values = [len(Op), SLOTS, BLUEPRINTS, *(len(HEAD_VALUES[head]) for head in HEADS[3:])]
 
     class Noise(gymnasium.Env[Any, Any]):
         observation_space = gymnasium.spaces.Box(-10.0, 10.0, (OBSERVATION.flat_size(SLOTS),), dtype=np.float32)

@@ -29,15 +29,15 @@ from numpy.typing import NDArray
 from esper.leyline.observation import OBSERVATION
 from esper.leyline.reports import EpochReport
 from esper.leyline.stages import BLENDED, LIVE, OCCUPIED, Stage
-from esper.simic.config import GrowthConfig
-from esper.simic.episode import Episode
+from esper.simic.growth.config import GrowthConfig
+from esper.simic.growth.episode import Episode
 from esper.tamiyo import Observation, Rules, make
-from esper.tolaria.config import TrainingConfig
 from esper.tolaria.data import Data, Split
 from esper.tolaria.data.splits import stratified
-from esper.tolaria.flops import FlopLedger
-from esper.tolaria.host import Host
 from esper.tolaria.tasks import get
+from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.flops import FlopLedger
+from esper.tolaria.training.host import Host
 
 LOOKS = ("seen", "repeat", "still", "half a", "half b")
 Rows = dict[str, list[list[float]]]

@@ -3,7 +3,7 @@
     python benchmarks/settings.py --hosts 40 --member family --controllers wait fixed heuristic --variants training.recalibrate=0 default
     python benchmarks/settings.py --hosts 10 --controllers fixed --variants default 'training.isolation="shadow"' 'training.isolation="ste"'
 
-A variant is one or more settings of RunConfig by dotted key, KEY=JSON, separated by blanks within quotes; `default` changes nothing.
+A variant is one or more settings of ControllerRunConfig by dotted key, KEY=JSON, separated by blanks; `default` changes nothing.
 The first variant is what the others are compared with. Each host under each controller and variant is one job with a single thread;
 jobs run side by side. "change" is the mean distance of val accuracy between one epoch and the next; "score" is val accuracy minus rent
 and "test" is test accuracy, both of the harvested network; "cpu" is processor time relative to the first variant.
@@ -23,20 +23,20 @@ from typing import Any
 
 from esper.leyline.config import replace_fields
 from esper.leyline.errors import ConfigError, EsperError
-from esper.simic.config import RunConfig
-from esper.simic.deciding import controller_for
-from esper.simic.paired import paired_difference
+from esper.simic.growth.config import ControllerRunConfig
+from esper.simic.growth.deciding import controller_for
 from esper.simic.rewards.components import rent_points
+from esper.simic.runs.paired import paired_difference
 
 
 def grow(changes: dict[str, object]) -> dict[str, Any]:
     """Grow the one host that a config with these changes describes; its result and its curve."""
     from esper.nissa import NullHub
-    from esper.simic.session import Session
+    from esper.simic.runs.controller import ControllerRun
 
-    config = replace_fields(RunConfig(), {**changes, "hosts": 1, "control": False, "threads": 1})
+    config = replace_fields(ControllerRunConfig(), {**changes, "hosts": 1, "control": False, "threads": 1})
     began = time.process_time()
-    session = Session(config, NullHub())
+    session = ControllerRun(config, NullHub())
     while not session.done:
         session.run_epoch()
     (plot,) = session.plots
@@ -89,7 +89,7 @@ def main() -> int:
     keys = [(controller, variant, seed) for seed in seeds for controller in args.controllers for variant in args.variants]
     jobs = [{**shared, **parsed(variant), "controller": controller, "seed": seed} for controller, variant, seed in keys]
     for job in jobs:  # a mistake is told before anything is trained
-        controller_for(replace_fields(RunConfig(), job, source="variant").controller, called="controller")
+        controller_for(replace_fields(ControllerRunConfig(), job, source="variant").controller, called="controller")
     rows = dict(zip(keys, grow_all(jobs, args.jobs), strict=True))
     if args.json:
         args.json.write_text(json.dumps([{"variant": v, **row} for (_, v, _), row in rows.items()], indent=1))

@@ -23,11 +23,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from esper.tolaria.config import TrainingConfig
 from esper.tolaria.data import Data, epoch_order, stream_seed
-from esper.tolaria.flops import FlopLedger
-from esper.tolaria.host import Host
 from esper.tolaria.tasks import Member, get
+from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.flops import FlopLedger
+from esper.tolaria.training.host import Host
 
 MEMBERS: dict[str, dict[str, Any]] = {
     "standard": {},

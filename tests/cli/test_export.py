@@ -13,11 +13,11 @@ import torch
 
 from esper.cli.main import main
 from esper.leyline.errors import HarvestError
-from esper.simic import export
-from esper.simic.export import harvest_of_run, write
-from esper.simic.runner import start
+from esper.simic.runs import export
+from esper.simic.runs.export import harvest_of_run, write
+from esper.simic.runs.runner import start
 from esper.tolaria.data import FinalEvaluation
-from esper.tolaria.runs import RunFolder, read_summary
+from esper.tolaria.storage.runs import RunFolder, read_summary
 from esper.tolaria.tasks import get
 from tests.simic.runs import small
 from tests.tolaria.small import plain_score

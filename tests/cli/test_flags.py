@@ -13,7 +13,7 @@ import pytest
 from esper.cli.flags import Parser, _add_flags, add_flags, changes, field_docs
 from esper.leyline.config import Range, check_ranges, from_mapping, load, replace_fields
 from esper.leyline.errors import ConfigError
-from esper.simic.config import RunConfig
+from esper.simic.growth.config import ControllerRunConfig
 
 
 class Colour(IntEnum):
@@ -165,12 +165,12 @@ def leaves(config: type, prefix: str = "") -> list[tuple[str, Any]]:
 
 def test_every_setting_of_a_run_has_a_flag_and_a_line_that_explains_it() -> None:
     parser = Parser(prog="it")
-    add_flags(parser, RunConfig, everything=True)
+    add_flags(parser, ControllerRunConfig, everything=True)
     flags = {option for action in parser._actions for option in action.option_strings}
-    settings = leaves(RunConfig)
+    settings = leaves(ControllerRunConfig)
     assert len(settings) > 50
     assert [name for name, _ in settings if f"--{name.replace('_', '-')}" not in flags] == []
-    explained = field_docs(RunConfig)
+    explained = field_docs(ControllerRunConfig)
     assert [name for name, _ in settings if "." not in name and name not in explained] == []
 
 

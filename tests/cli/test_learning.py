@@ -16,9 +16,9 @@ from rich.console import Console
 from esper.cli.learning_display import LiveLearning
 from esper.cli.main import EXIT_INTERRUPTED, main
 from esper.nissa import NullHub
-from esper.simic.learn_config import LearnConfig
-from esper.simic.school import School
-from esper.tolaria.runs import read_summary
+from esper.simic.runs.ppo import PPORun
+from esper.simic.runs.ppo_config import PPORunConfig
+from esper.tolaria.storage.runs import read_summary
 
 FEW = ["--rounds", "2", "--hosts", "2", "--pool", "2", "--examined", "2", "--workers", "1", "--epochs", "4"]
 FEW += ["--fix", "widths=[2,2]", "train_size=50"]
@@ -71,14 +71,14 @@ def test_an_interrupted_run_takes_other_settings_when_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    once = School.run_epoch
+    once = PPORun.run_epoch
 
-    def interrupted(self: School, progress: Any = None) -> None:
+    def interrupted(self: PPORun, progress: Any = None) -> None:
         once(self, progress)
         if self.round == 1:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(School, "run_epoch", interrupted)
+    monkeypatch.setattr(PPORun, "run_epoch", interrupted)
     assert main(["train", "ppo", *FEW, "--quiet", "--run", "run"]) == EXIT_INTERRUPTED
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
@@ -93,7 +93,7 @@ def test_an_interrupted_run_takes_other_settings_when_it_goes_on(
 
 def test_the_live_table_follows_rounds_and_examination() -> None:
     fix = {"widths": "[2,2]", "train_size": "50"}
-    school = School(LearnConfig(rounds=1, hosts=2, pool=2, examined=2, workers=1, epochs=3, fix=fix), NullHub())
+    school = PPORun(PPORunConfig(rounds=1, hosts=2, pool=2, examined=2, workers=1, epochs=3, fix=fix), NullHub())
     display = LiveLearning()
     texts = []
     display.school = school

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from esper.cli.main import main
-from esper.simic.runner import start
-from esper.tolaria.runs import RunFolder
+from esper.simic.runs.runner import start
+from esper.tolaria.storage.runs import RunFolder
 from tests.simic.runs import small
 
 

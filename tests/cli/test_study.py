@@ -16,8 +16,8 @@ import torch
 from esper.cli.main import EXIT_INTERRUPTED, EXIT_USAGE, main
 from esper.cli.study_display import verdict
 from esper.leyline.events import EVENT_TYPES
-from esper.simic import study as studies
-from esper.tamiyo.policy_file import load_policy, read_policy_info
+from esper.simic.runs import offline as studies
+from esper.tamiyo.policy.policy_file import load_policy, read_policy_info
 from tests.simic.recordings import germinate, place, record, summary_of, waiting, write_run
 
 TINY = ("--hidden", "16", "--slot-width", "8", "--learning-rate", "0.005")
@@ -74,14 +74,14 @@ def test_a_study_stopped_by_a_signal_goes_on_to_the_same_end(
     run = write_run(tmp_path / "recorded", steps)
     command = ["train", method, str(run), "--epochs", "6", "--quiet", *TINY]
     assert main([*command, "--run", "whole"]) == 0
-    once = studies.Study.run_epoch
+    once = studies.OfflineRun.run_epoch
 
     def interrupted(self: Any, progress: Any = None) -> None:
         once(self, progress)
         if self.round == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(studies.Study, "run_epoch", interrupted)
+    monkeypatch.setattr(studies.OfflineRun, "run_epoch", interrupted)
     assert main([*command, "--run", "parts"]) == EXIT_INTERRUPTED
     assert "stopped after 3 of 6; go on with: esper train --resume parts" in capsys.readouterr().err
     monkeypatch.undo()

@@ -16,10 +16,10 @@ from esper.cli.display import LiveDisplay, PlainDisplay, duration, headline, tot
 from esper.cli.main import COMMANDS, main
 from esper.cli.train import METHODS
 from esper.nissa import NullHub
-from esper.simic import runner
-from esper.simic.config import RunConfig
-from esper.simic.session import Session
-from esper.tolaria.runs import read_summary
+from esper.simic.growth.config import ControllerRunConfig
+from esper.simic.runs import runner
+from esper.simic.runs.controller import ControllerRun
+from esper.tolaria.storage.runs import read_summary
 from tests.simic.runs import small
 
 SMALL = ["--hosts", "1", "--epochs", "3", "--fix", "widths=[2,2,4]", "train_size=100"]
@@ -156,16 +156,16 @@ def test_the_help_of_every_command_needs_no_torch() -> None:
 
 
 @pytest.fixture(scope="module", params=[1, 4, 20])
-def session(request: pytest.FixtureRequest) -> Session:
+def session(request: pytest.FixtureRequest) -> ControllerRun:
     """A session of some hosts after two epochs."""
     fix = {"widths": "[2,2]", "train_size": "50", "batch": "50"}
-    made = Session(small(hosts=request.param, epochs=5, control=request.param < 20, fix=fix), NullHub())
+    made = ControllerRun(small(hosts=request.param, epochs=5, control=request.param < 20, fix=fix), NullHub())
     made.run_epoch()
     made.run_epoch()
     return made
 
 
-def rendered(session: Session, width: int = 140) -> str:
+def rendered(session: ControllerRun, width: int = 140) -> str:
     display = LiveDisplay()
     display.session = session
     display.progress(1)
@@ -174,7 +174,7 @@ def rendered(session: Session, width: int = 140) -> str:
     return console.export_text()
 
 
-def test_the_live_table_shows_each_host_and_sums_up_the_rest(session: Session) -> None:
+def test_the_live_table_shows_each_host_and_sums_up_the_rest(session: ControllerRun) -> None:
     text = rendered(session)
     hosts = session.config.hosts
     lines = text.splitlines()
@@ -187,7 +187,7 @@ def test_the_live_table_shows_each_host_and_sums_up_the_rest(session: Session) -
     assert "epoch 2/5" in text
 
 
-def test_the_live_table_loses_nothing_on_a_narrow_terminal(session: Session) -> None:
+def test_the_live_table_loses_nothing_on_a_narrow_terminal(session: ControllerRun) -> None:
     text = rendered(session, width=80)
     assert "…" not in text
     assert "conv_light" in text
@@ -195,7 +195,7 @@ def test_the_live_table_loses_nothing_on_a_narrow_terminal(session: Session) -> 
 
 
 def test_the_live_table_can_be_drawn_before_the_first_epoch() -> None:
-    assert "waiting for the first epoch" in rendered(Session(small(), NullHub()))
+    assert "waiting for the first epoch" in rendered(ControllerRun(small(), NullHub()))
     assert LiveDisplay().render().renderables == []
 
 
@@ -211,7 +211,7 @@ def test_the_live_table_runs_on_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_the_clock_counts_the_epochs_of_this_process_alone() -> None:
     out = io.StringIO()
-    session = Session(RunConfig(hosts=1, epochs=4, control=False, fix={"widths": "[2,2]", "train_size": "50"}), NullHub())
+    session = ControllerRun(ControllerRunConfig(hosts=1, epochs=4, control=False, fix={"widths": "[2,2]", "train_size": "50"}), NullHub())
     session.run_epoch()
     session.run_epoch()
     display = PlainDisplay(out)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from esper.kasmina import Growable, SlotShape, blueprint
+from esper.kasmina.attach.probe import probe
 from esper.kasmina.blueprints import names, unregister
-from esper.kasmina.probe import probe
 from esper.leyline import GateConfig, Stage, Style, Topology
 from tests.kasmina.zoo import ZOO, Specimen, leaves, loss_of, run
 

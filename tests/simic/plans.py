@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from esper.kasmina import Growable
 from esper.leyline import BLENDED, WAIT, Decision, EpochReport, Event, GateConfig, Op, Stage, StageChanged
 from esper.simic.gardener import Evaluation, Gardener
-from esper.simic.rewards import Control, FinalScore, Mode, RewardConfig, RewardStep, RewardTracker
+from esper.simic.rewards import FinalScore, Mode, RewardConfig, RewardStep, RewardTracker, Twin
 from esper.simic.rewards.components import rent_points
 from esper.tamiyo import Controller, Observation, Rules, SignalTracker, State, make
 from tests.tamiyo.simulator import BLUEPRINTS, COSTS, SimulatedHost, World
@@ -53,13 +53,13 @@ class Episode:
         return final
 
     @property
-    def control(self) -> Control:
+    def control(self) -> Twin:
         """The curve of this host, for others to be measured against; for the host that only waits."""
         reports = [self.steps[0].before, *(step.report for step in self.steps[:-1])]
         accuracy, loss = tuple(r.val_accuracy for r in reports), tuple(r.val_loss for r in reports)
-        return Control(accuracy=accuracy, loss=loss, final=self.final)
+        return Twin(accuracy=accuracy, loss=loss, final=self.final)
 
-    def gain(self, control: Control, mode: Mode = "shaped") -> float:
+    def gain(self, control: Twin, mode: Mode = "shaped") -> float:
         """Points of the harvested network minus its rent, minus the control's: what a plan is worth."""
         config, first, ended = RewardConfig(mode=mode), self.steps[0].before, control.final
         assert ended is not None
@@ -73,7 +73,7 @@ class Episode:
         return sum(step.decision.op is not Op.WAIT for step in self.steps)
 
 
-def rewards(episode: Episode, control: Control | None, config: RewardConfig) -> list[dict[str, float]]:
+def rewards(episode: Episode, control: Twin | None, config: RewardConfig) -> list[dict[str, float]]:
     """The components of every step's reward. The tracker's state goes through JSON between any two."""
     slots = tuple(seed.slot for seed in episode.steps[0].before.seeds)
     state, found = RewardTracker(config, slots).state(), []
@@ -95,7 +95,7 @@ def rewards(episode: Episode, control: Control | None, config: RewardConfig) -> 
     return found
 
 
-def returns(episode: Episode, control: Control | None, config: RewardConfig, gamma: float | None = None) -> dict[str, float]:
+def returns(episode: Episode, control: Twin | None, config: RewardConfig, gamma: float | None = None) -> dict[str, float]:
     """The discounted sum of every component over an episode, and of all together as `total`."""
     gamma = config.gamma if gamma is None else gamma
     sums: dict[str, float] = {}
@@ -108,9 +108,9 @@ def returns(episode: Episode, control: Control | None, config: RewardConfig, gam
 # A single step
 
 
-def flat(accuracy: float = 60.0, loss: float = 1.1, epochs: int = 40) -> Control:
+def flat(accuracy: float = 60.0, loss: float = 1.1, epochs: int = 40) -> Twin:
     """A control that stands still."""
-    return Control(accuracy=(accuracy,) * epochs, loss=(loss,) * epochs, final=FinalScore(accuracy=accuracy, loss=loss, parameters=1000))
+    return Twin(accuracy=(accuracy,) * epochs, loss=(loss,) * epochs, final=FinalScore(accuracy=accuracy, loss=loss, parameters=1000))
 
 
 def one_step(
@@ -119,7 +119,7 @@ def one_step(
     decision: Decision = WAIT,
     *,
     config: RewardConfig | None = None,
-    control: Control | None = None,
+    control: Twin | None = None,
     tracker: RewardTracker | None = None,
     **fields: Any,
 ) -> RewardStep:
@@ -295,7 +295,7 @@ def simulate(controller: Controller, world: World, random_seed: int = 0, kind: t
 class Field:
     """Every plan on one kind of host."""
 
-    control: Control
+    control: Twin
     honest: tuple[Episode, ...]
     exploits: tuple[Episode, ...]
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from esper.leyline import OBSERVATION, Head, Op, matters
-from esper.simic.ppo import Learner, PPOConfig
-from esper.simic.rollout import Rollout, RolloutBuffer
-from esper.tamiyo.batch import HEADS, ObservationBatch
-from esper.tamiyo.heads import Exploration, uniforms
-from esper.tamiyo.policy import Policy, PolicyConfig
+from esper.simic.learning.ppo import Learner, PPOConfig
+from esper.simic.learning.rollout import Rollout, RolloutBuffer
+from esper.tamiyo.policy.batch import HEADS, ObservationBatch
+from esper.tamiyo.policy.heads import Exploration, uniforms
+from esper.tamiyo.policy.policy import Policy, PolicyConfig
 
 COLUMN = {head: HEADS.index(head) for head in HEADS}
 CUES = [OBSERVATION.host_index(f"last_op_{op.name.lower()}") for op in Op]

@@ -15,12 +15,12 @@ import safetensors.torch
 import torch
 
 from esper.leyline.actions import WAIT, Decision, Op
-from esper.simic.config import GrowthConfig, RunConfig
-from esper.simic.growth import Growth, Start
-from esper.simic.recording import FOLDER, EpisodeRecorder
-from esper.simic.runner import start
+from esper.simic.growth.config import ControllerRunConfig, GrowthConfig
+from esper.simic.growth.environment import Growth, Start
+from esper.simic.growth.recording import FOLDER, EpisodeRecorder
+from esper.simic.runs.runner import start
 from esper.tamiyo import FixedConfig, Observation
-from esper.tolaria.runs import RunFolder
+from esper.tolaria.storage.runs import RunFolder
 from tests.simic.runs import HASTY
 
 MEMBER = {"widths": "[2,2,2]", "kernel": "3", "train_size": "100", "batch": "50"}
@@ -32,7 +32,7 @@ def record(path: Path, **settings: Any) -> Path:
     """A real run under a controller, by default the fixed plan, that ends in a few seconds."""
     usual: dict[str, Any] = {"controller": "fixed", "fixed": FixedConfig(first=2, period=2), "control": False, "training": HASTY}
     usual |= {"hosts": 10, "epochs": 8, "fix": MEMBER}
-    start(RunConfig(**{**usual, **settings}), path, "esper train heuristic", telemetry=False)
+    start(ControllerRunConfig(**{**usual, **settings}), path, "esper train heuristic", telemetry=False)
     return path
 
 
@@ -60,7 +60,7 @@ def place(number: int) -> Observation:
 
 def write_run(path: Path, episodes: Iterable[Sequence[tuple[Observation, Decision, float]]], **about: Any) -> Path:
     """A run folder with episodes that somebody made up, each a list of what was seen, decided and earned."""
-    with RunFolder.create(path, name="made-up", config=RunConfig(), command="esper train heuristic"):
+    with RunFolder.create(path, name="made-up", config=ControllerRunConfig(), command="esper train heuristic"):
         for number, episode in enumerate(episodes):
             recorder = EpisodeRecorder()
             for seen, decision, reward in episode:

@@ -8,17 +8,17 @@ import torch
 
 from esper.kasmina.blueprints import names
 from esper.leyline import GateConfig, Op, Topology
-from esper.simic.config import RunConfig
+from esper.simic.growth.config import ControllerRunConfig
 from esper.tamiyo import FixedConfig, RandomConfig
-from esper.tamiyo.network import PolicyConfig
-from esper.tamiyo.policy import Policy
-from esper.tolaria.config import TrainingConfig
+from esper.tamiyo.policy.network import PolicyConfig
+from esper.tamiyo.policy.policy import Policy
+from esper.tolaria.training.config import TrainingConfig
 
 MEMBER = {"widths": "[2,2,4]", "kernel": "3", "train_size": "192", "batch": "48"}
 HASTY = TrainingConfig(gates=GateConfig(strict=False, min_training_epochs=1, min_gradient_health=0.0))
 
 
-def small(**values: Any) -> RunConfig:
+def small(**values: Any) -> ControllerRunConfig:
     """Two hosts and their twins for ten epochs, in which three seeds each come and some stay."""
     usual = {
         "hosts": 2,
@@ -30,7 +30,7 @@ def small(**values: Any) -> RunConfig:
         "checkpoint_every": 2,
         "training": HASTY,
     }
-    return RunConfig(**{**usual, **values})
+    return ControllerRunConfig(**{**usual, **values})
 
 
 def opinionated() -> Policy:

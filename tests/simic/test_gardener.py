@@ -18,8 +18,8 @@ from esper.kasmina.blueprints import unregister
 from esper.leyline import Decision, Op, Stage, Topology
 from esper.leyline.errors import ConfigError, OptimizerError, PolicyError, StateError, UnknownNameError
 from esper.simic.gardener import Evaluation, Gardener
-from esper.tamiyo.policy_controller import PolicyController
-from esper.tamiyo.policy_file import save_policy
+from esper.tamiyo.policy.policy_controller import PolicyController
+from esper.tamiyo.policy.policy_file import save_policy
 from esper.tolaria.tasks import get
 from tests.simic.runs import opinionated
 

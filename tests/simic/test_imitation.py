@@ -15,17 +15,17 @@ from esper.leyline.actions import WAIT, Op
 from esper.leyline.errors import CheckpointError
 from esper.leyline.events import PolicyUpdated, RunFinished, RunStarted
 from esper.nissa import NullHub
-from esper.simic.imitation import agreement, likeliest, op_weights, weighted_negative_log_likelihood
-from esper.simic.learning import mean_of
-from esper.simic.lessons import read_lessons
-from esper.simic.study import Study
-from esper.simic.study_config import BCConfig, IQLConfig
-from esper.tamiyo.heads import ILLEGAL
-from esper.tamiyo.policy_file import load_policy, read_policy_info
+from esper.simic.learning.dataset import read_dataset
+from esper.simic.learning.imitation import agreement, likeliest, op_weights, weighted_negative_log_likelihood
+from esper.simic.learning.offline_config import BCConfig, IQLConfig
+from esper.simic.learning.ppo_metrics import mean_of
+from esper.simic.runs.offline import OfflineRun
+from esper.tamiyo.policy.heads import ILLEGAL
+from esper.tamiyo.policy.policy_file import load_policy, read_policy_info
 from tests.simic.recordings import SMALL, germinate, place, record, rewrite, waiting, write_run
 
 
-def studied(study: Study) -> Study:
+def studied(study: OfflineRun) -> OfflineRun:
     study.begin()
     while not study.done:
         study.run_epoch()
@@ -39,10 +39,10 @@ def fixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def clone(fixed: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, dict[str, Any], Path]:
+def clone(fixed: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[OfflineRun, dict[str, Any], Path]:
     """A study of them that came to its end, its summary and its folder."""
     folder = tmp_path_factory.mktemp("studied")
-    study = studied(Study(BCConfig(runs=(fixed,), epochs=80, held_out=0.3, batch=4, **SMALL), NullHub(), "esper train bc", folder))
+    study = studied(OfflineRun(BCConfig(runs=(fixed,), epochs=80, held_out=0.3, batch=4, **SMALL), NullHub(), "esper train bc", folder))
     return study, study.end(), folder
 
 
@@ -74,7 +74,7 @@ def test_a_decision_that_does_not_count_cannot_spoil_the_likelihood() -> None:
     assert float(weighted_negative_log_likelihood(log_prob, torch.zeros(4))) == 0.0
 
 
-def test_the_likeliest_values_are_those_that_no_other_beats(clone: tuple[Study, dict[str, Any], Path]) -> None:
+def test_the_likeliest_values_are_those_that_no_other_beats(clone: tuple[OfflineRun, dict[str, Any], Path]) -> None:
     study, _, _ = clone
     lessons = study.held_out
     with torch.no_grad():
@@ -92,7 +92,7 @@ def test_the_likeliest_values_are_those_that_no_other_beats(clone: tuple[Study, 
 # Imitation
 
 
-def test_a_fixed_plan_is_imitated_on_hosts_that_were_held_out(clone: tuple[Study, dict[str, Any], Path]) -> None:
+def test_a_fixed_plan_is_imitated_on_hosts_that_were_held_out(clone: tuple[OfflineRun, dict[str, Any], Path]) -> None:
     _, summary, _ = clone
     found = summary["study"]["agreement"]
     assert summary["study"]["held_out"] == 3
@@ -107,7 +107,7 @@ def test_the_critic_predicts_what_was_earned_on_its_own_scale(tmp_path: Path) ->
     # Two kinds of host that can be told apart by what is seen, and earn 100 and 300 at the end.
     episodes = [[(place(n % 2), WAIT, 0.0), (place(n % 2), WAIT, 100.0 + 200.0 * (n % 2))] for n in range(12)]
     config = BCConfig(runs=(write_run(tmp_path / "run", episodes),), epochs=120, patience=120, gamma=1.0, **SMALL)
-    study = studied(Study(config, NullHub()))
+    study = studied(OfflineRun(config, NullHub()))
     summary = study.end()
     head, returns, weight = study.policy.value_head, study.lessons.returns(1.0), study.lessons.weight
     assert float(head.mean) == pytest.approx(float(mean_of(returns, weight)), rel=1e-5)
@@ -125,7 +125,7 @@ def test_with_balance_a_rare_act_is_the_likeliest_where_it_was_done_half_of_the_
     run = write_run(tmp_path / "run", episodes)
     chances = {}
     for balance in (0.0, 1.0):
-        study = studied(Study(BCConfig(runs=(run,), epochs=60, patience=60, balance=balance, **SMALL), NullHub()))
+        study = studied(OfflineRun(BCConfig(runs=(run,), epochs=60, patience=60, balance=balance, **SMALL), NullHub()))
         with torch.no_grad():
             op = study.policy.replay(study.lessons.batch).op_probabilities()[..., Op.GERMINATE].mean()
         recorded = float(study.lessons.actions[..., 0].eq(Op.GERMINATE).float().mean())
@@ -140,7 +140,7 @@ def test_it_ends_when_held_out_hosts_gain_nothing_more_and_keeps_what_did_best(t
     draws = torch.rand(16, 4, generator=generator)
     episodes = [[(place(step), germinate() if draw > 0.5 else WAIT, 0.0) for step, draw in enumerate(row)] for row in draws.tolist()]
     config = BCConfig(runs=(write_run(tmp_path / "run", episodes),), epochs=400, patience=5, **SMALL)
-    study = studied(Study(config, NullHub(), folder=tmp_path))
+    study = studied(OfflineRun(config, NullHub(), folder=tmp_path))
     assert study.round < 100
     losses = [figures["held_out/imitation_loss"] for figures in study.history]
     assert min(losses) < losses[-1]
@@ -152,7 +152,7 @@ def test_a_recording_without_a_choice_is_no_reason_to_fail(tmp_path: Path) -> No
     run = write_run(tmp_path / "run", waiting(4))
     for path in (run / "episodes").iterdir():
         rewrite(path, lambda tensors, _: tensors["op_mask"][:, 1:].fill_(False))
-    study = studied(Study(BCConfig(runs=(run,), epochs=2, **SMALL), NullHub()))
+    study = studied(OfflineRun(BCConfig(runs=(run,), epochs=2, **SMALL), NullHub()))
     found = study.end()["study"]
     assert found["choices"] == 0
     assert "accuracy/op" not in found["agreement"]
@@ -161,7 +161,7 @@ def test_a_recording_without_a_choice_is_no_reason_to_fail(tmp_path: Path) -> No
 # What is left behind
 
 
-def test_the_policy_file_says_what_it_learned_from(clone: tuple[Study, dict[str, Any], Path], fixed: Path) -> None:
+def test_the_policy_file_says_what_it_learned_from(clone: tuple[OfflineRun, dict[str, Any], Path], fixed: Path) -> None:
     study, summary, folder = clone
     told = read_policy_info(folder / "policy.safetensors").trained
     assert told["method"] == "bc"
@@ -174,12 +174,13 @@ def test_the_policy_file_says_what_it_learned_from(clone: tuple[Study, dict[str,
 
 
 def test_the_record_has_a_line_for_each_pass(tmp_path: Path) -> None:
-    from esper.nissa import Hub
     from tests.simic.test_session import Kept
+
+    from esper.nissa import Hub
 
     kept = Kept()
     run = write_run(tmp_path / "run", waiting(4))
-    study = studied(Study(BCConfig(runs=(run,), epochs=3, **SMALL), Hub(None, [kept]), "esper train bc"))
+    study = studied(OfflineRun(BCConfig(runs=(run,), epochs=3, **SMALL), Hub(None, [kept]), "esper train bc"))
     study.end()
     events = [envelope.event for envelope in kept.envelopes]
     assert isinstance(events[0], RunStarted)
@@ -193,11 +194,11 @@ def test_a_study_that_was_stopped_goes_on_bit_for_bit(tmp_path: Path, kind: type
     config = kind(runs=(write_run(tmp_path / "run", episodes),), epochs=6, batch=4, **SMALL)
     if isinstance(config, IQLConfig):
         config = IQLConfig(runs=config.runs, epochs=6, batch=4, warmup=2, **SMALL)
-    whole, first = Study(config, NullHub()), Study(config, NullHub())
+    whole, first = OfflineRun(config, NullHub()), OfflineRun(config, NullHub())
     studied(whole)
     for _ in range(3):
         first.run_epoch()
-    second = Study(config, NullHub())
+    second = OfflineRun(config, NullHub())
     second.load_state(first.state())
     studied(second)
     assert second.history == whole.history
@@ -221,9 +222,9 @@ def same(one: Any, other: Any) -> bool:
 def test_a_study_does_not_go_on_with_other_recordings(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", waiting(3))
     config = BCConfig(runs=(run,), epochs=4, **SMALL)
-    study = Study(config, NullHub())
+    study = OfflineRun(config, NullHub())
     study.run_epoch()
     rewrite(run / "episodes" / "host-0000.safetensors", lambda tensors, _: tensors["rewards"].add_(1.0))
     with pytest.raises(CheckpointError, match="recorded episodes are not those that the study began with"):
-        Study(config, NullHub()).load_state(study.state())
-    assert read_lessons([run])[0].fingerprint() != study.data
+        OfflineRun(config, NullHub()).load_state(study.state())
+    assert read_dataset([run])[0].fingerprint() != study.data

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from esper.leyline.actions import WAIT, Decision, Head, Op
 from esper.nissa import NullHub
-from esper.simic.lessons import Lessons, stack
-from esper.simic.offline import ImplicitQLearning, QNetwork, TwinQ, advantage_weights, expectile_loss, follow, q_targets
-from esper.simic.recording import EpisodeRecorder, read_episodes
-from esper.simic.study import Study
-from esper.simic.study_config import BCConfig, IQLConfig
+from esper.simic.growth.recording import EpisodeRecorder, read_episodes
+from esper.simic.learning.dataset import EpisodeDataset, stack
+from esper.simic.learning.offline import ImplicitQLearning, QNetwork, TwinQ, advantage_weights, expectile_loss, follow, q_targets
+from esper.simic.learning.offline_config import BCConfig, IQLConfig
+from esper.simic.runs.offline import OfflineRun
 from esper.tamiyo import Observation
-from esper.tamiyo.batch import HEADS, ObservationBatch
-from esper.tamiyo.network import PolicyConfig
+from esper.tamiyo.policy.batch import HEADS, ObservationBatch
+from esper.tamiyo.policy.network import PolicyConfig
 from tests.simic.recordings import SMALL, first_observation, germinate, place, write_run
 
 START, GOOD, PLAIN = 0, 1, 2
@@ -132,7 +132,7 @@ def stitching(count: int = 60) -> list[list[tuple[Observation, Decision, float]]
     return episodes
 
 
-def plan(study: Study, tmp_path: Path) -> tuple[int, int]:
+def plan(study: OfflineRun, tmp_path: Path) -> tuple[int, int]:
     """What the policy would do at the start, and in the good place after it."""
     recorder = EpisodeRecorder()
     for number in (START, GOOD):
@@ -145,7 +145,7 @@ def plan(study: Study, tmp_path: Path) -> tuple[int, int]:
     return int(ops[0]), int(ops[1])
 
 
-def studied(study: Study) -> Study:
+def studied(study: OfflineRun) -> OfflineRun:
     while not study.done:
         study.run_epoch()
     return study
@@ -171,25 +171,25 @@ def test_the_recording_is_as_described() -> None:
 
 
 def test_it_finds_the_best_plan_where_imitation_repeats_the_majority(problem: Path, tmp_path: Path) -> None:
-    cloned = studied(Study(BCConfig(runs=(problem,), epochs=60, balance=0.0, held_out=0.1, batch=32, **SMALL), NullHub()))
+    cloned = studied(OfflineRun(BCConfig(runs=(problem,), epochs=60, balance=0.0, held_out=0.1, batch=32, **SMALL), NullHub()))
     assert plan(cloned, tmp_path / "bc") == (Op.WAIT, Op.WAIT)
-    learned = studied(Study(iql(problem), NullHub()))
+    learned = studied(OfflineRun(iql(problem), NullHub()))
     assert plan(learned, tmp_path / "iql") == (Op.GERMINATE, Op.GERMINATE)
 
 
 def test_a_state_valued_by_the_mean_of_what_was_done_there_is_not_worth_going_to(problem: Path, tmp_path: Path) -> None:
     # In the good place the better act is found; but that others wasted it keeps the policy from going there.
-    learned = studied(Study(iql(problem, expectile=0.5), NullHub()))
+    learned = studied(OfflineRun(iql(problem, expectile=0.5), NullHub()))
     assert plan(learned, tmp_path) == (Op.WAIT, Op.GERMINATE)
 
 
 def test_without_a_preference_it_repeats_the_majority_too(problem: Path, tmp_path: Path) -> None:
-    learned = studied(Study(iql(problem, beta=0.0, epochs=40), NullHub()))
+    learned = studied(OfflineRun(iql(problem, beta=0.0, epochs=40), NullHub()))
     assert plan(learned, tmp_path) == (Op.WAIT, Op.WAIT)
 
 
 def test_values_first_learn_the_recorded_returns(problem: Path) -> None:
-    study = studied(Study(iql(problem, warmup=40, epochs=40), NullHub()))
+    study = studied(OfflineRun(iql(problem, warmup=40, epochs=40), NullHub()))
     student = study.student
     assert isinstance(student, ImplicitQLearning)
     for slow, fast in zip(student.slow_q.parameters(), student.q.parameters(), strict=True):
@@ -202,7 +202,7 @@ def test_values_first_learn_the_recorded_returns(problem: Path) -> None:
 
 
 def test_only_recorded_actions_are_ever_valued(problem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = Study(iql(problem, epochs=2), NullHub())
+    study = OfflineRun(iql(problem, epochs=2), NullHub())
     recorded = {tuple(row) for part in (study.lessons, study.held_out) for row in _pairs(part)}
     valued: set[tuple[int, ...]] = set()
     forward = QNetwork.forward
@@ -218,7 +218,7 @@ def test_only_recorded_actions_are_ever_valued(problem: Path, monkeypatch: pytes
     assert valued <= recorded
 
 
-def _pairs(lessons: Lessons) -> list[list[int]]:
+def _pairs(lessons: EpisodeDataset) -> list[list[int]]:
     """Place and action of every step."""
     seen = lessons.batch.host.argmax(dim=-1).flatten().tolist()
     return [[where, *action] for where, action in zip(seen, lessons.actions.flatten(0, 1).tolist(), strict=True)]

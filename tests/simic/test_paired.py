@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from esper.simic.paired import paired_difference
+from esper.simic.runs.paired import paired_difference
 
 
 def test_equal_arms_differ_by_nothing() -> None:

@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.leyline import OBSERVATION, ConfigError, Head, Op, from_mapping
-from esper.simic import learning, ppo
-from esper.simic.learning import estimated_kl, explained_variance, moments, regression_ceiling
-from esper.simic.popart import MIN_STD, follow_returns
-from esper.simic.ppo import Learner, PPOConfig, annealed, clipped_surrogate, learning_rate, normalised, value_error
-from esper.simic.rollout import Rollout, RolloutBuffer
-from esper.tamiyo.batch import HEADS
-from esper.tamiyo.heads import Exploration
-from esper.tamiyo.network import ValueHead
-from esper.tamiyo.prior_tables import prior_tables
+from esper.simic.learning import ppo
+from esper.simic.learning import ppo_metrics as learning
+from esper.simic.learning.popart import MIN_STD, follow_returns
+from esper.simic.learning.ppo import Learner, PPOConfig, annealed, clipped_surrogate, learning_rate, normalised, value_error
+from esper.simic.learning.ppo_metrics import estimated_kl, explained_variance, moments, regression_ceiling
+from esper.simic.learning.rollout import Rollout, RolloutBuffer
+from esper.tamiyo.policy.batch import HEADS
+from esper.tamiyo.policy.heads import Exploration
+from esper.tamiyo.policy.network import ValueHead
+from esper.tamiyo.policy.prior_tables import prior_tables
 from tests.simic.problems import Bandit, KnownReturn, Sentinel, new_policy, play, quick
 
 EXPLORE = Exploration.for_budget(20)

@@ -10,10 +10,10 @@ import torch
 
 from esper.leyline.actions import WAIT, Decision, Op
 from esper.leyline.errors import ConfigError, RunError
-from esper.simic.lessons import Lessons, allowed, read_lessons, returns_to_go, split, stack
-from esper.simic.recording import FOLDER, EpisodeRecorder, read_episodes
+from esper.simic.growth.recording import FOLDER, EpisodeRecorder, read_episodes
+from esper.simic.learning.dataset import EpisodeDataset, allowed, read_dataset, returns_to_go, split, stack
 from esper.tamiyo import Observation
-from esper.tamiyo.batch import HEADS, action_of
+from esper.tamiyo.policy.batch import HEADS, action_of
 from tests.simic.recordings import first_observation, germinate, place, record, rewrite, summary_of, waiting, write_run
 
 
@@ -76,25 +76,25 @@ def test_a_recorder_that_was_saved_goes_on_as_if_nothing_had_happened(tmp_path: 
 
 def test_nothing_to_learn_from_is_said() -> None:
     with pytest.raises(ConfigError, match="nothing to learn from: name one or more run folders"):
-        read_lessons([])
+        read_dataset([])
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"nowhere is not a run: there is no such folder"):
-        read_lessons([tmp_path / "nowhere"])
+        read_dataset([tmp_path / "nowhere"])
     with pytest.raises(RunError, match=r"is not a run: it has no run\.json"):
-        read_lessons([tmp_path])
+        read_dataset([tmp_path])
 
 
 def test_a_run_without_episodes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="holds no recorded episodes"):
-        read_lessons([write_run(tmp_path / "run", [])])
+        read_dataset([write_run(tmp_path / "run", [])])
 
 
 def test_a_run_named_twice_is_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", waiting())
     with pytest.raises(ConfigError, match="named twice"):
-        read_lessons([run, run])
+        read_dataset([run, run])
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
@@ -102,21 +102,21 @@ def test_an_episode_cut_short_is_refused_by_name(tmp_path: Path, share: float) -
     path = write_run(tmp_path / "run", waiting()) / FOLDER / "host-0001.safetensors"
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     with pytest.raises(RunError, match=r"host-0001\.safetensors is not a recorded episode, or is damaged"):
-        read_lessons([tmp_path / "run"])
+        read_dataset([tmp_path / "run"])
 
 
 def test_an_episode_of_another_schema_is_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", waiting())
     rewrite(run / FOLDER / "host-0000.safetensors", lambda _, metadata: metadata.update(schema="another"))
     with pytest.raises(RunError, match="recorded under another observation schema"):
-        read_lessons([run])
+        read_dataset([run])
 
 
 def test_episodes_with_different_blueprints_are_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", waiting())
     rewrite(run / FOLDER / "host-0001.safetensors", lambda _, metadata: metadata.update(blueprints='["other"]'))
     with pytest.raises(RunError, match="other blueprints"):
-        read_lessons([run])
+        read_dataset([run])
 
 
 @pytest.mark.parametrize(
@@ -132,21 +132,21 @@ def test_an_episode_whose_parts_do_not_go_together_is_refused(tmp_path: Path, na
     run = write_run(tmp_path / "run", waiting())
     rewrite(run / FOLDER / "host-0001.safetensors", lambda tensors, _: tensors.update({name: value}))
     with pytest.raises(RunError, match=f"recorded episode 1 is damaged: {complaint}"):
-        read_lessons([run])
+        read_dataset([run])
 
 
 def test_an_episode_that_does_not_say_where_it_is_from_is_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", waiting())
     rewrite(run / FOLDER / "host-0000.safetensors", lambda _, metadata: metadata.update(about="{}"))
     with pytest.raises(RunError, match="does not say its task; expected task, seed, controller"):
-        read_lessons([run])
+        read_dataset([run])
 
 
-# Lessons
+# EpisodeDataset
 
 
-def lessons_of(path: Path, episodes: list[list[tuple[Observation, Decision, float]]]) -> Lessons:
-    return read_lessons([write_run(path, episodes)])[0]
+def lessons_of(path: Path, episodes: list[list[tuple[Observation, Decision, float]]]) -> EpisodeDataset:
+    return read_dataset([write_run(path, episodes)])[0]
 
 
 def test_shorter_episodes_are_padded_and_padding_is_nothing(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_decision_against_the_rules_is_nothing_to_learn(tmp_path: Path) -> Non
 
 def test_a_host_is_held_out_with_all_its_episodes(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name, waiting(10), controller=name) for name in ("one", "other")]
-    lessons, _ = read_lessons(runs)
+    lessons, _ = read_dataset(runs)
     learned, held_out = split(lessons, 0.2, seed=3)
     assert (len(learned), len(held_out)) == (16, 4)
     hosts = [{seed for _, seed, _ in part.sources} for part in (learned, held_out)]
@@ -199,6 +199,6 @@ def test_a_host_is_held_out_with_all_its_episodes(tmp_path: Path) -> None:
 
 
 def test_one_host_is_too_few(tmp_path: Path) -> None:
-    lessons, _ = read_lessons([write_run(tmp_path / "run", waiting(1))])
+    lessons, _ = read_dataset([write_run(tmp_path / "run", waiting(1))])
     with pytest.raises(RunError, match="recorded 1 host; at least 2 are needed"):
         split(lessons, 0.2, seed=0)

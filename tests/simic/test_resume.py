@@ -22,11 +22,11 @@ import pytest
 from benchmarks.kill import outcome
 from esper.cli.main import main
 from esper.leyline.errors import CheckpointError, ConfigError, EsperError, PolicyError, RunError
-from esper.simic.config import RunConfig
-from esper.simic.runner import resume, start
-from esper.tamiyo.policy_file import save_policy
-from esper.tolaria.config import TrainingConfig
-from esper.tolaria.runs import RunFolder, read_run, read_summary
+from esper.simic.growth.config import ControllerRunConfig
+from esper.simic.runs.runner import resume, start
+from esper.tamiyo.policy.policy_file import save_policy
+from esper.tolaria.storage.runs import RunFolder, read_run, read_summary
+from esper.tolaria.training.config import TrainingConfig
 from tests.simic.runs import HASTY, opinionated, small
 
 RUN = """heuristic --run run --controller fixed --fixed.first 1 --fixed.period 1 --hosts 1 --epochs 24 --checkpoint-every 2
@@ -56,7 +56,7 @@ class CrashAfter:
     def stop(self) -> None: ...
 
 
-def crash(config: RunConfig, run: Path, epochs: Sequence[int]) -> None:
+def crash(config: ControllerRunConfig, run: Path, epochs: Sequence[int]) -> None:
     """Start a run and crash it after each of these epochs."""
     for number, epoch in enumerate(epochs):
         with pytest.raises(Crash):
@@ -77,7 +77,9 @@ def assert_same(run: Path, expected: dict[str, Any]) -> None:
     ],
     ids=["fixed", "random", "family"],
 )
-def test_a_run_that_crashes_again_and_again_ends_as_one_left_alone(config: RunConfig, crashes: Sequence[int], tmp_path: Path) -> None:
+def test_a_run_that_crashes_again_and_again_ends_as_one_left_alone(
+    config: ControllerRunConfig, crashes: Sequence[int], tmp_path: Path
+) -> None:
     start(config, tmp_path / "alone", "a run")
     crash(config, tmp_path / "crashed", crashes)
     resume(tmp_path / "crashed")
@@ -210,9 +212,7 @@ def test_a_second_signal_stops_at_once_and_a_kill_does_no_harm_either(alone: dic
     assert_same(tmp_path / "run", alone)
 
 
-def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(
-    left_alone: Path, alone: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(left_alone: Path, alone: dict[str, Any], tmp_path: Path) -> None:
     # Files may not grow beyond a size that checkpoints come to in mid-run, as seeds grow and decisions are recorded.
     size = (left_alone / "checkpoints" / "step-00000020" / "tensors.safetensors").stat().st_size
     with process(tmp_path, f"{RUN} --quiet", limit=f"ulimit -f {size // 1024 - 4}") as running:

@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from esper.leyline import Op, Stage
-from esper.simic.rewards import Control, Mode, RewardConfig
+from esper.simic.rewards import Mode, RewardConfig, Twin
 from esper.tamiyo import Controller, make
 from tests.simic.plans import (
     FIRST,
@@ -41,16 +41,16 @@ MODES: tuple[Mode, ...] = ("shaped", "simplified", "loss")
 
 
 @cache
-def waiting(world: World, random_seed: int = 0) -> Control:
+def waiting(world: World, random_seed: int = 0) -> Twin:
     return simulate(make("wait"), world, random_seed).control
 
 
 @cache
-def trained_waiting(width: int, seed: int) -> Control:
+def trained_waiting(width: int, seed: int) -> Twin:
     return train(make("wait"), width=width, seed=seed).control
 
 
-def total(episode: Episode, control: Control | None, mode: Mode = "shaped") -> float:
+def total(episode: Episode, control: Twin | None, mode: Mode = "shaped") -> float:
     return returns(episode, control, RewardConfig(mode=mode))["total"]
 
 

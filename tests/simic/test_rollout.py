@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from esper.leyline import OBSERVATION, Op
-from esper.simic.rollout import RolloutBuffer, gae
-from esper.tamiyo.batch import ObservationBatch
-from esper.tamiyo.heads import Exploration, uniforms
-from esper.tamiyo.policy import Acted, Policy, PolicyConfig
+from esper.simic.learning.rollout import RolloutBuffer, gae
+from esper.tamiyo.policy.batch import ObservationBatch
+from esper.tamiyo.policy.heads import Exploration, uniforms
+from esper.tamiyo.policy.policy import Acted, Policy, PolicyConfig
 
 POLICY = Policy(PolicyConfig(blueprints=("a", "b"), hidden=8, slot_width=8))
 

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from esper.leyline import Head, Op
-from esper.simic.ppo import Learner, PriorStrength
-from esper.simic.rollout import RolloutBuffer
-from esper.tamiyo.batch import HEADS, ObservationBatch
-from esper.tamiyo.heads import CHOICES, ILLEGAL, OPS_OF, ActionDistribution, Exploration
-from esper.tamiyo.policy import Policy
-from esper.tamiyo.prior import Prior
-from esper.tamiyo.prior_tables import prior_tables
-from esper.tolaria.checkpoint import CheckpointStore
+from esper.simic.learning.ppo import Learner, PriorStrength
+from esper.simic.learning.rollout import RolloutBuffer
+from esper.tamiyo.policy.batch import HEADS, ObservationBatch
+from esper.tamiyo.policy.heads import ILLEGAL, OPS_OF, VALUE_HEADS, ActionDistribution, Exploration
+from esper.tamiyo.policy.policy import Policy
+from esper.tamiyo.policy.prior import Prior
+from esper.tamiyo.policy.prior_tables import prior_tables
+from esper.tolaria.storage.checkpoint import CheckpointStore
 from tests.simic.problems import COLUMN, Bandit, KnownReturn, Recall, Sentinel, new_policy, play, quick, train
 from tests.simic.test_rollout import brute_force
 from tests.tamiyo.enumeration import by_hand, every_action, packed, unpacked
@@ -111,7 +111,7 @@ def test_a_collapsed_head_is_freed_by_the_penalty_and_never_by_a_clamp_floor(kin
     if kind == "ours":
         learner = Learner(policy, quick())
     else:
-        learner = Learner(policy, quick(prior_strength=PriorStrength(**dict.fromkeys(CHOICES, 0.0))))
+        learner = Learner(policy, quick(prior_strength=PriorStrength(**dict.fromkeys(VALUE_HEADS, 0.0))))
         explore = ClampFloor(op=explore.op, choices=explore.choices)
     history = train(learner, problem, 60, explore)
     gap, score = history[-1]["train/logit_gap/blueprint"], earned(learner, problem, rounds=2)

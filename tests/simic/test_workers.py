@@ -9,9 +9,9 @@ import pytest
 
 from esper.leyline.actions import WAIT
 from esper.leyline.errors import RunError
-from esper.simic.config import GrowthConfig
-from esper.simic.growth import Start
-from esper.simic.workers import GrowthWorkers
+from esper.simic.growth.config import GrowthConfig
+from esper.simic.growth.environment import Start
+from esper.simic.growth.workers import GrowthWorkers
 
 STARTS = [Start("digits", seed) for seed in range(2)]
 

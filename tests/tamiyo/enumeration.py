@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from esper.leyline import HEADS_FOR_OP, Head, Op, matters
-from esper.tamiyo.batch import ObservationBatch
-from esper.tamiyo.heads import CHOICES, OPS_OF, PAIRS, HeadLogits, choice_size, choice_width
-from esper.tamiyo.masks import Masks
+from esper.tamiyo.observe.masks import Masks
+from esper.tamiyo.policy.batch import ObservationBatch
+from esper.tamiyo.policy.heads import HEAD_OP_PAIRS, OPS_OF, VALUE_HEADS, HeadLogits, choice_size, choice_width
 
 Logits = dict[Head, Tensor]
 """Of each head by itself: op [..., 6], slot [..., 6, S], the others [..., ops of the head, S, values]."""
@@ -19,13 +19,13 @@ Logits = dict[Head, Tensor]
 
 def sizes(blueprints: int) -> dict[Head, int]:
     """Values of each head that is drawn last."""
-    return {head: choice_size(head, blueprints) for head in CHOICES}
+    return {head: choice_size(head, blueprints) for head in VALUE_HEADS}
 
 
 def packed(logits: Logits) -> HeadLogits:
     """As the network gives them; what is padded has a value that must not matter."""
     width = choice_width(logits[Head.BLUEPRINT].shape[-1])
-    rows = [logits[head][..., OPS_OF[head].index(op), :, :] for head, op in PAIRS]
+    rows = [logits[head][..., OPS_OF[head].index(op), :, :] for head, op in HEAD_OP_PAIRS]
     padded = [torch.nn.functional.pad(row, (0, width - row.shape[-1]), value=50.0) for row in rows]
     return HeadLogits(op=logits[Head.OP], slot=logits[Head.SLOT], choices=torch.stack(padded, dim=-2))
 
@@ -34,7 +34,7 @@ def unpacked(logits: HeadLogits, blueprints: int) -> Logits:
     """Each head's by itself."""
     own: Logits = {Head.OP: logits.op, Head.SLOT: logits.slot}
     for head, size in sizes(blueprints).items():
-        own[head] = torch.stack([logits.choices[..., PAIRS.index((head, op)), :size] for op in OPS_OF[head]], dim=-3)
+        own[head] = torch.stack([logits.choices[..., HEAD_OP_PAIRS.index((head, op)), :size] for op in OPS_OF[head]], dim=-3)
     return own
 
 

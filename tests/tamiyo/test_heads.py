@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from esper.leyline import Head, Op, matters
-from esper.tamiyo.batch import HEADS, ObservationBatch
-from esper.tamiyo.heads import (
-    CHOICES,
+from esper.tamiyo.observe.masks import Masks
+from esper.tamiyo.policy.batch import HEADS, ObservationBatch
+from esper.tamiyo.policy.heads import (
+    HEAD_OP_PAIRS,
     OPS_OF,
-    PAIRS,
+    VALUE_HEADS,
     ActionDistribution,
     Exploration,
     masked_log_softmax,
     uniforms,
 )
-from esper.tamiyo.masks import Masks
-from esper.tamiyo.prior import Prior
-from esper.tamiyo.prior_tables import prior_logits, prior_tables
+from esper.tamiyo.policy.prior import Prior
+from esper.tamiyo.policy.prior_tables import prior_logits, prior_tables
 from tests.tamiyo.enumeration import by_hand, every_action, packed, sizes
 
 SLOTS, BLUEPRINTS = 2, 2
@@ -42,7 +42,7 @@ def some_masks(generator: torch.Generator, *shape: int) -> ObservationBatch:
 
 
 def some_logits(generator: torch.Generator, *shape: int, scale: float = 2.0) -> dict[Head, Tensor]:
-    shapes = {Head.OP: (len(Op),), Head.SLOT: (len(Op), SLOTS)} | {head: (len(OPS_OF[head]), SLOTS, SIZES[head]) for head in CHOICES}
+    shapes = {Head.OP: (len(Op),), Head.SLOT: (len(Op), SLOTS)} | {head: (len(OPS_OF[head]), SLOTS, SIZES[head]) for head in VALUE_HEADS}
     return {head: scale * torch.randn(*shape, *size, generator=generator) for head, size in shapes.items()}
 
 
@@ -200,7 +200,7 @@ def test_the_prior_waits_takes_what_is_ready_and_blends_fully():
     op, _, choices = prior_tables(Prior(), batch).chances
     assert op[0, 0].tolist() == pytest.approx([0.9, 0.09, 0.0, 0.0, 0.01, 0.0])
     assert op[1, 0].tolist() == pytest.approx([0.5, 0.0, 0.45, 0.0, 0.05, 0.0])
-    target = choices[0, PAIRS.index((Head.ALPHA_TARGET, Op.GERMINATE))].tolist()
+    target = choices[0, HEAD_OP_PAIRS.index((Head.ALPHA_TARGET, Op.GERMINATE))].tolist()
     assert target[:4] == pytest.approx([0.1, 0.1, 0.1, 0.7])
     assert target[4:] == [0.0] * (len(target) - 4), "padding"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from esper.leyline import ConfigError, Decision, EpochReport, Op, SeedReport, Stage, Style, from_mapping
 from esper.tamiyo import HeuristicConfig, make
-from esper.tamiyo.memory import Memory, Outcome, Trial
+from esper.tamiyo.controllers.heuristic_memory import HeuristicMemory, Outcome, Trial
 from tests.tamiyo.samples import report, seed, tracker
 from tests.tamiyo.simulator import Step, World, fossils, play
 
@@ -60,7 +60,7 @@ def acts(steps: list[Step], op: Op) -> list[tuple[int, Decision]]:
 def decide(
     *seeds: SeedReport,
     accuracies: list[float] | None = None,
-    memory: Memory | None = None,
+    memory: HeuristicMemory | None = None,
     passed: bool = True,
     budget: int = 25,
     **config: Any,
@@ -73,7 +73,7 @@ def decide(
         for i, value in enumerate(values, start=1)
     ]
     seen = [watching.observe(moment) for moment in moments][-1]
-    decision, _ = make("heuristic", replace(PINNED, **config)).decide(seen, (memory or Memory()).to_json())
+    decision, _ = make("heuristic", replace(PINNED, **config)).decide(seen, (memory or HeuristicMemory()).to_json())
     seen.masks.check(decision)
     return decision
 
@@ -184,7 +184,7 @@ def test_a_host_that_will_get_there_by_itself_is_left_alone() -> None:
 def test_a_host_that_overfits_does_not_grow() -> None:
     watching = tracker(("r0c0",))
     seen = [watching.observe(report(seed(), train_accuracy=95.0, val_accuracy=60.0, epoch=i)) for i in (1, 2, 3)][-1]
-    decision, _ = make("heuristic", PINNED).decide(seen, Memory().to_json())
+    decision, _ = make("heuristic", PINNED).decide(seen, HeuristicMemory().to_json())
     assert decision.op is Op.WAIT
     assert "35.0 points above val accuracy" in decision.reason
 
@@ -192,7 +192,7 @@ def test_a_host_that_overfits_does_not_grow() -> None:
 def test_a_host_whose_val_loss_rises_does_not_grow() -> None:
     watching = tracker(("r0c0",))
     seen = [watching.observe(report(seed(), val_loss=1.0 + 0.1 * i, epoch=i)) for i in (1, 2, 3, 4)][-1]
-    decision, _ = make("heuristic", PINNED).decide(seen, Memory().to_json())
+    decision, _ = make("heuristic", PINNED).decide(seen, HeuristicMemory().to_json())
     assert decision.op is Op.WAIT
     assert decision.reason.startswith("val loss rises by 8.69 times its noise")
 
@@ -216,8 +216,8 @@ def test_the_place_follows_position_and_the_limit_on_growth_rules_out_large_seed
 
 
 def test_a_blueprint_that_failed_is_under_embargo_until_its_penalty_has_faded() -> None:
-    def failed(epoch: int) -> Memory:
-        return Memory(outcomes=(Outcome(blueprint="conv_heavy", epoch=epoch, expected=0.0, credit=0.0, kept=False),))
+    def failed(epoch: int) -> HeuristicMemory:
+        return HeuristicMemory(outcomes=(Outcome(blueprint="conv_heavy", epoch=epoch, expected=0.0, credit=0.0, kept=False),))
 
     assert decide(seed()).blueprint == "conv_heavy"
     assert decide(seed(), memory=failed(7)).blueprint == "conv_light"
@@ -229,7 +229,7 @@ def test_success_of_a_blueprint_makes_it_the_first_choice() -> None:
         return Outcome(blueprint=blueprint, epoch=2, expected=3.0, credit=credit, kept=True)
 
     for light, heavy, chosen in ((6.0, 1.0, "conv_light"), (1.0, 6.0, "conv_heavy")):
-        memory = Memory(outcomes=(kept("conv_light", light), kept("conv_heavy", heavy)))
+        memory = HeuristicMemory(outcomes=(kept("conv_light", light), kept("conv_heavy", heavy)))
         assert decide(seed(), memory=memory).blueprint == chosen
 
 
@@ -295,7 +295,7 @@ def test_a_seed_that_brings_more_from_epoch_to_epoch_is_not_given_up_before_the_
     def after(contributions: list[float], epochs: int) -> Op:
         """What is decided on a seed that has been in HOLDING for so long, with these as its last contributions."""
         watching, held = tracker(("r0c0",)), len(contributions)
-        state, first = Memory().to_json(), len(FLAT) - held + 1
+        state, first = HeuristicMemory().to_json(), len(FLAT) - held + 1
         for step, (worth, accuracy) in enumerate(zip(contributions, FLAT[-held:], strict=True)):
             each = holding(worth, epochs=epochs - held + 1 + step)
             seen = watching.observe(report(each, epoch=first + step, val_accuracy=accuracy, budget=60, passed=False))
@@ -320,7 +320,7 @@ def test_a_seed_is_kept_once_it_surely_pays() -> None:
     # 1.0 pays 0.15 after rent. One measurement is sure to 0.3 points, nine of them to 0.1.
     assert decide(holding(2.0, epochs=1)).op is Op.FOSSILIZE
     assert decide(holding(1.0, epochs=1)).op is Op.WAIT
-    often = Memory(trials=(Trial(slot="r0c0", blueprint="conv_light", expected=1.0, total=8.0, count=8),))
+    often = HeuristicMemory(trials=(Trial(slot="r0c0", blueprint="conv_light", expected=1.0, total=8.0, count=8),))
     assert decide(holding(1.0, epochs=2), memory=often).op is Op.FOSSILIZE
     assert decide(holding(1.0, epochs=3)).reason.endswith("3 epochs in HOLDING are enough")
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from esper.leyline import ConfigError, Decision, Head, Op, PolicyError, Stage, UnknownNameError
-from esper.tamiyo.batch import HEADS, ObservationBatch, action_of, decision_of
-from esper.tamiyo.heads import Exploration, uniforms
-from esper.tamiyo.policy import Policy, PolicyConfig, PolicyState, reset_heads
-from esper.tamiyo.prior import Prior
-from esper.tamiyo.prior_tables import prior_tables
+from esper.tamiyo.policy.batch import HEADS, ObservationBatch, action_of, decision_of
+from esper.tamiyo.policy.heads import Exploration, uniforms
+from esper.tamiyo.policy.policy import Policy, PolicyConfig, PolicyState, reset_heads
+from esper.tamiyo.policy.prior import Prior
+from esper.tamiyo.policy.prior_tables import prior_tables
 from tests.tamiyo.samples import BLUEPRINTS, report, seed, tracker
 
 NAMES = ("conv_heavy", "conv_light", "mlp", "norm")

@@ -9,11 +9,11 @@ import torch
 
 from esper.leyline import Op, StateError
 from esper.tamiyo import Controller
-from esper.tamiyo.batch import ObservationBatch, decision_of
-from esper.tamiyo.heads import uniforms
-from esper.tamiyo.policy import Policy, PolicyConfig
-from esper.tamiyo.policy_controller import PolicyController
-from esper.tamiyo.policy_file import save_policy
+from esper.tamiyo.policy.batch import ObservationBatch, decision_of
+from esper.tamiyo.policy.heads import uniforms
+from esper.tamiyo.policy.policy import Policy, PolicyConfig
+from esper.tamiyo.policy.policy_controller import PolicyController
+from esper.tamiyo.policy.policy_file import save_policy
 from tests.tamiyo.simulator import BLUEPRINTS, World, play
 
 NAMES = ("conv_small", "norm", "conv_heavy", "conv_light")

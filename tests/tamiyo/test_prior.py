@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.leyline import ConfigError, Head, Op
-from esper.tamiyo import PARAMETERS, Prior
+from esper.tamiyo import HEAD_VALUES, Prior
 
 
 def ops(*legal: Op) -> np.ndarray:
@@ -40,9 +40,9 @@ def test_full_influence_has_seven_tenths_and_the_other_targets_share_the_rest() 
     assert Prior().probabilities(Head.ALPHA_TARGET, np.ones(4, dtype=bool)) == pytest.approx([0.1, 0.1, 0.1, 0.7])
 
 
-@given(head=st.sampled_from(sorted(PARAMETERS)), rows=st.integers(1, 4), data=st.data())
+@given(head=st.sampled_from(sorted(HEAD_VALUES)), rows=st.integers(1, 4), data=st.data())
 def test_chances_sum_to_one_lie_on_legal_values_alone_and_rows_do_not_mix(head: Head, rows: int, data: st.DataObject) -> None:
-    count = len(PARAMETERS[head])
+    count = len(HEAD_VALUES[head])
     mask = np.array(data.draw(st.lists(st.lists(st.booleans(), min_size=count, max_size=count), min_size=rows, max_size=rows)))
     if head is Head.OP:
         mask[:, Op.WAIT] = True

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.tamiyo.trend import MAD_TO_STD, noise, theil_sen, trend
+from esper.tamiyo.observe.trend import MAD_TO_STD, noise, theil_sen, trend
 
 finite = st.floats(-100.0, 100.0)
 

@@ -25,8 +25,8 @@ import torch
 from esper.leyline.errors import EsperError
 from esper.leyline.events import Note
 from esper.nissa import BEGINNING, Hub, JsonlSink, read_events
-from esper.tolaria.checkpoint import CheckpointStore, rng_state, set_rng_state
-from esper.tolaria.runs import RunFolder, read_run
+from esper.tolaria.storage.checkpoint import CheckpointStore, rng_state, set_rng_state
+from esper.tolaria.storage.runs import RunFolder, read_run
 
 FILE_OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.listdir", "os.scandir", "os.truncate", "shutil.rmtree"}
 EPOCHS = 90

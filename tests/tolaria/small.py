@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from esper.kasmina.probe import evaluating
+from esper.kasmina.attach.probe import evaluating
 from esper.leyline.actions import Decision, Op
 from esper.leyline.events import Event
 from esper.leyline.reports import EpochReport, GateConfig
 from esper.leyline.stages import Stage
-from esper.tolaria.config import TrainingConfig
 from esper.tolaria.data import Data, Split
-from esper.tolaria.flops import FlopLedger
-from esper.tolaria.host import Host
 from esper.tolaria.tasks import Task, get
+from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.flops import FlopLedger
+from esper.tolaria.training.host import Host
 
 OPEN = GateConfig(strict=False, min_training_epochs=0, min_gradient_health=0.0)
 """Gates that ask for next to nothing, so that a seed comes through its life in a few epochs."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esper.tolaria.attribution import configurations, interactions, shapley, shapley_orders
+from esper.tolaria.training.attribution import configurations, interactions, shapley, shapley_orders
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from esper.kasmina import Growable
 from esper.leyline.errors import CheckpointError, DeviceError
-from esper.tolaria.checkpoint import CheckpointStore, rng_state, set_rng_state
+from esper.tolaria.storage.checkpoint import CheckpointStore, rng_state, set_rng_state
 
 DTYPES = [torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64]
 DTYPES += [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128]

@@ -13,9 +13,9 @@ import torch
 from esper.kasmina.slot import Form
 from esper.leyline.reports import EpochReport, Isolation
 from esper.leyline.stages import Stage
-from esper.tolaria.config import TrainingConfig
-from esper.tolaria.engine import SerialEngine
-from esper.tolaria.host import Host
+from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.engine import SerialEngine
+from esper.tolaria.training.host import Host
 from tests.tolaria.small import OPEN, bits, epoch, facts, grow_to, make_host
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.leyline.errors import ConfigError
-from esper.tolaria.governor import Governor, GovernorConfig
+from esper.tolaria.training.governor import Governor, GovernorConfig
 
 STEADY = [0.50, 0.52, 0.49, 0.51, 0.50, 0.48, 0.52, 0.50, 0.49, 0.51]
 """Mean 0.502, sigma 0.0125: six sigmas end at 0.577, three times the mean at 1.506."""

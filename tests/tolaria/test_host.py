@@ -14,12 +14,12 @@ from torch.utils._pytree import tree_map
 from esper.leyline.actions import Decision, Op, Style
 from esper.leyline.reports import EpochReport, LifecycleConfig
 from esper.leyline.stages import Stage
-from esper.simic.episode import Episode
+from esper.simic.growth.episode import Episode
 from esper.tamiyo import Rules, make
-from esper.tolaria.config import TrainingConfig
 from esper.tolaria.data import epoch_order, stream_seed
-from esper.tolaria.engine import SerialEngine
-from esper.tolaria.host import Host
+from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.engine import SerialEngine
+from esper.tolaria.training.host import Host
 from tests.tolaria.small import OPEN, bits, data, epoch, facts, fingerprint, germinate, grow_to, make_host
 
 LOTS = {"wait": 0.1}

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from esper.kasmina.norms import tracked_norms
 from esper.leyline.errors import ConfigError
 from esper.leyline.stages import BLENDED, Stage
-from esper.tolaria.config import TrainingConfig
-from esper.tolaria.host import Host
+from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.host import Host
 from tests.tolaria.small import EASY, OPEN, bits, data, epoch, facts, germinate, grow_to, make_host, plain_score
 
 RUNNING = TrainingConfig(gates=OPEN, recalibrate=0)

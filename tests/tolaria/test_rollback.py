@@ -15,9 +15,9 @@ from esper.leyline.actions import Decision, Op
 from esper.leyline.events import Event, RolledBack, StageChanged
 from esper.leyline.reports import Isolation, LifecycleConfig, Topology
 from esper.leyline.stages import Stage
-from esper.tolaria.config import TrainingConfig
-from esper.tolaria.governor import GovernorConfig
-from esper.tolaria.host import Host
+from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.governor import GovernorConfig
+from esper.tolaria.training.host import Host
 from tests.tolaria.small import OPEN, bits, epoch, facts, germinate, grow_to, make_host
 
 

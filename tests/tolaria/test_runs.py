@@ -16,8 +16,8 @@ from esper.leyline import config as configs
 from esper.leyline.errors import ConfigError, RunError
 from esper.leyline.events import Note
 from esper.nissa import Hub, JsonlSink
-from esper.tolaria.checkpoint import CheckpointStore
-from esper.tolaria.runs import RunFolder, list_runs, read_run, read_summary
+from esper.tolaria.storage.checkpoint import CheckpointStore
+from esper.tolaria.storage.runs import RunFolder, list_runs, read_run, read_summary
 
 DRIVER = Path(__file__).with_name("crashing.py")
 

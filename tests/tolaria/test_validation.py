@@ -13,22 +13,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from esper.kasmina.attach.probe import evaluating
 from esper.kasmina.blueprints import blueprint as register_blueprint
 from esper.kasmina.blueprints import unregister
-from esper.kasmina.probe import evaluating
 from esper.leyline.actions import Decision, Op, Style
 from esper.leyline.reports import Isolation, Topology
 from esper.leyline.stages import Stage
-from esper.tolaria import flops
-from esper.tolaria.attribution import configurations
-from esper.tolaria.config import TrainingConfig
 from esper.tolaria.data import Split
 from esper.tolaria.data.digits import read_digits
 from esper.tolaria.data.formats import Images
-from esper.tolaria.flops import FlopLedger, _count
-from esper.tolaria.host import Host
 from esper.tolaria.tasks import VisionTask, get
-from esper.tolaria.validation import Measurement, evaluate, measure
+from esper.tolaria.training import flops
+from esper.tolaria.training.attribution import configurations
+from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.flops import FlopLedger, _count
+from esper.tolaria.training.host import Host
+from esper.tolaria.training.validation import Measurement, evaluate, measure
 from tests.tolaria.small import EASY, OPEN, bits, epoch, germinate, grow_to, make_host, plain_score
 
 STAGES = {"r0c0": Stage.FOSSILIZED, "r1c0": Stage.FOSSILIZED, "r0c1": Stage.HOLDING, "r1c1": Stage.BLENDING, "r0c2": Stage.TRAINING}

@@ -13,7 +13,7 @@ from esper.leyline.stages import Stage
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from esper.simic.session import Session
+    from esper.simic.runs.controller import ControllerRun
 
 SHOWN_HOSTS = 16
 """Rows of the live table; the rest is summed up in a line."""
@@ -78,14 +78,14 @@ class PlainDisplay:
         self.out = out or sys.stdout
         self.clock = Clock()
 
-    def start(self, session: Session) -> None:
+    def start(self, session: ControllerRun) -> None:
         print(headline(session), file=self.out, flush=True)
         self.clock.begin(session.round)
 
     def progress(self, done: int) -> None:
         """Nothing: a line per epoch is enough for a log."""
 
-    def epoch(self, session: Session) -> None:
+    def epoch(self, session: ControllerRun) -> None:
         done, total = session.round, session.epochs
         pace = f"{self.clock.per_epoch(done):.2f} s an epoch, {self.clock.left(done, total)} left"
         print(f"epoch {done}/{total}: {totals(session)}; {pace}", file=self.out, flush=True)
@@ -101,11 +101,11 @@ class LiveDisplay:
         from rich.live import Live
 
         self.clock = Clock()
-        self.session: Session | None = None
+        self.session: ControllerRun | None = None
         self.done = 0
         self.live = Live(refresh_per_second=8, get_renderable=self.render)
 
-    def start(self, session: Session) -> None:
+    def start(self, session: ControllerRun) -> None:
         self.session = session
         self.clock.begin(session.round)
         self.live.start()
@@ -113,7 +113,7 @@ class LiveDisplay:
     def progress(self, done: int) -> None:
         self.done = done
 
-    def epoch(self, session: Session) -> None:
+    def epoch(self, session: ControllerRun) -> None:
         self.done = 0
         self.live.refresh()
 
@@ -181,7 +181,7 @@ class Silent:
         """Nothing."""
 
 
-def headline(session: Session) -> str:
+def headline(session: ControllerRun) -> str:
     """What is being done, in a line."""
     config = session.config
     twins = " and as many control twins" if any(plot.control for plot in session.plots) else ""
@@ -189,7 +189,7 @@ def headline(session: Session) -> str:
     return f"{config.controller} grows {hosts}{twins} on {config.task} for {session.epochs} epochs"
 
 
-def totals(session: Session) -> str:
+def totals(session: ControllerRun) -> str:
     """All hosts together: accuracy, against the control, size, and what the slots hold."""
     grown = [plot.host.last for plot in session.plots if not plot.control and plot.host.last is not None]
     control = [plot.host.last for plot in session.plots if plot.control and plot.host.last is not None]

@@ -15,7 +15,7 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     if arguments.format not in SUFFIXES:
         raise unknown("format", arguments.format, SUFFIXES)
-    from esper.simic.export import check_target, harvest_of_run, write
+    from esper.simic.runs.export import check_target, harvest_of_run, write
 
     if arguments.out is not None:
         check_target(arguments.out, arguments.run)

@@ -10,7 +10,7 @@ from esper.cli.display import Clock, Display, Silent
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from esper.simic.school import School
+    from esper.simic.runs.ppo import PPORun
 
 SHOWN_ROUNDS = 12
 """Rows of the live table: the newest rounds."""
@@ -33,14 +33,14 @@ class PlainLearning:
         self.out = out or sys.stdout
         self.clock = Clock()
 
-    def start(self, school: School) -> None:
+    def start(self, school: PPORun) -> None:
         print(headline(school), file=self.out, flush=True)
         self.clock.begin(school.round)
 
     def progress(self, done: int) -> None:
         """Nothing: a line per round is enough for a log."""
 
-    def epoch(self, school: School) -> None:
+    def epoch(self, school: PPORun) -> None:
         done, total = school.round, school.epochs
         if school.arms:
             print(examined(school), file=self.out, flush=True)
@@ -61,11 +61,11 @@ class LiveLearning:
         from rich.live import Live
 
         self.clock = Clock()
-        self.school: School | None = None
+        self.school: PPORun | None = None
         self.hosts_done = 0
         self.live = Live(refresh_per_second=4, get_renderable=self.render)
 
-    def start(self, school: School) -> None:
+    def start(self, school: PPORun) -> None:
         self.school = school
         self.clock.begin(school.round)
         self.live.start()
@@ -73,7 +73,7 @@ class LiveLearning:
     def progress(self, done: int) -> None:
         self.hosts_done = done
 
-    def epoch(self, school: School) -> None:
+    def epoch(self, school: PPORun) -> None:
         self.hosts_done = 0
         self.live.refresh()
 
@@ -115,7 +115,7 @@ class LiveLearning:
         return Group(*lines)  # type: ignore[arg-type]
 
 
-def headline(school: School) -> str:
+def headline(school: PPORun) -> str:
     """What is being done, in a line."""
     config = school.config
     processes = f"{config.workers} processes" if config.workers > 1 else "one process"
@@ -123,7 +123,7 @@ def headline(school: School) -> str:
     return f"PPO on {', '.join(config.task)}: {config.rounds} rounds of {config.hosts} hosts in {processes}, {memory}"
 
 
-def examined(school: School) -> str:
+def examined(school: PPORun) -> str:
     """The arms of the examination that were played, in a line."""
     scores = {name: sum(school.score(played) for played in plays) / len(plays) for name, plays in school.arms.items()}
     return "examined so far, by val score: " + ", ".join(f"{name} {score:.2f}" for name, score in scores.items())

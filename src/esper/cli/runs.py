@@ -9,7 +9,7 @@ from typing import Any
 
 from esper.cli.flags import Parser
 from esper.leyline.errors import EsperError, RunError
-from esper.tolaria.runs import list_runs, read_summary
+from esper.tolaria.storage.runs import list_runs, read_summary
 
 
 def main(argv: list[str]) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from esper.cli.display import Clock, Display, Silent
 
 if TYPE_CHECKING:
-    from esper.simic.study import Study
+    from esper.simic.runs.offline import OfflineRun
 
 LINES = 20
 """About as many lines are shown of a study, however many passes it has."""
@@ -31,7 +31,7 @@ class PlainStudy:
         self.out = out or sys.stdout
         self.clock = Clock()
 
-    def start(self, study: Study) -> None:
+    def start(self, study: OfflineRun) -> None:
         """Say what is learned from."""
         method = METHOD_WORDS[study.config.kind]
         recorded = f"{len(study.lessons)} recorded episodes, {len(study.held_out)} held out"
@@ -41,7 +41,7 @@ class PlainStudy:
     def progress(self, done: int) -> None:
         """Nothing: a pass takes no time to speak of."""
 
-    def epoch(self, study: Study) -> None:
+    def epoch(self, study: OfflineRun) -> None:
         """One pass more."""
         done, total = study.round, study.epochs
         if done % max(1, total // LINES) == 0 or study.done:

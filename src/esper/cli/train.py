@@ -40,7 +40,7 @@ class Method:
 METHODS: dict[str, Method] = {
     "heuristic": Method(
         "grow hosts by a rule, each beside a twin that does not grow",
-        "esper.simic.config:RunConfig",
+        "esper.simic.growth.config:ControllerRunConfig",
         """\
   esper train heuristic                         four hosts on the embedded digits
   esper train heuristic --hosts 10 --seed 7     ten hosts, other seeds
@@ -49,7 +49,7 @@ METHODS: dict[str, Method] = {
     ),
     "ppo": Method(
         "teach a policy when and what to grow, and examine it on unseen hosts",
-        "esper.simic.learn_config:LearnConfig",
+        "esper.simic.runs.ppo_config:PPORunConfig",
         """\
   esper train ppo                               a policy for the family of digits hosts, in minutes
   esper train ppo --rounds 100 --hosts 32       more practice
@@ -57,7 +57,7 @@ METHODS: dict[str, Method] = {
     ),
     "bc": Method(
         "teach a policy to decide as recorded runs did, e.g. those of the heuristic",
-        "esper.simic.study_config:BCConfig",
+        "esper.simic.learning.offline_config:BCConfig",
         """\
   esper train heuristic --hosts 40 --member family --run runs/recorded
   esper train bc runs/recorded                  imitate it
@@ -67,7 +67,7 @@ METHODS: dict[str, Method] = {
     ),
     "iql": Method(
         "teach a policy to do better than recorded runs, from the recording alone (implicit Q-learning)",
-        "esper.simic.study_config:IQLConfig",
+        "esper.simic.learning.offline_config:IQLConfig",
         """\
   esper train heuristic --controller random --hosts 100 --member family --run runs/random
   esper train iql runs/random runs/recorded     the better parts of both
@@ -107,7 +107,7 @@ def main(argv: list[str]) -> int:
         arguments.runs = [*getattr(arguments, "runs", []), *arguments.named_runs]
     config = load(kind, arguments.config) if arguments.config is not None else kind()
     config = replace_fields(config, changes(kind, arguments), source=f"esper train {name}")
-    from esper.simic.runner import start
+    from esper.simic.runs.runner import start
 
     command = shlex.join(["esper", "train", *argv])
     return _report(lambda display: start(config, arguments.run, command, display, arguments.telemetry), arguments)
@@ -128,7 +128,7 @@ A run that teaches a policy can go on with other settings of learning, named as 
     parser.add_argument("--reset-heads", nargs="+", default=[], metavar="HEAD", help="make these heads of a policy new")
     _add_common(parser)
     arguments, extra = parser.parse_known_args(argv)
-    from esper.simic.runner import resume
+    from esper.simic.runs.runner import resume
 
     settings = _settings(arguments.resume, extra) if extra else {}
     change = (lambda work: _reset(work, arguments.reset_heads)) if arguments.reset_heads else None
@@ -137,8 +137,8 @@ A run that teaches a policy can go on with other settings of learning, named as 
 
 def _settings(run: Path, extra: list[str]) -> dict[str, Any]:
     """What further flags say, of the settings that a run of its kind has."""
-    from esper.simic.runner import read_config
-    from esper.tolaria.runs import read_run
+    from esper.simic.runs.runner import read_config
+    from esper.tolaria.storage.runs import read_run
 
     read_run(run)
     kind = type(read_config(run / "config.toml"))
@@ -185,7 +185,7 @@ def _add_common(parser: Parser) -> None:
 def _report(run: Callable[[Any], dict[str, Any]], arguments: argparse.Namespace) -> int:
     """Run under a display and say what came out; an interrupted run says how to go on."""
     from esper.cli.watching import Watching
-    from esper.simic.runner import Interrupted
+    from esper.simic.runs.runner import Interrupted
 
     try:
         summary = run(Watching(arguments.quiet, arguments.show_reward_components))

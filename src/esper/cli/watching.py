@@ -7,8 +7,8 @@ from typing import Any
 from esper.cli.display import Display, Silent, make_display
 from esper.cli.learning_display import make_learning_display
 from esper.cli.study_display import make_study_display
-from esper.simic.learn_config import LearnConfig
-from esper.simic.study_config import StudyConfig
+from esper.simic.learning.offline_config import StudyConfig
+from esper.simic.runs.ppo_config import PPORunConfig
 
 
 class Watching:
@@ -23,7 +23,7 @@ class Watching:
         # Lines of rewards and a table that is redrawn in place do not go together.
         if isinstance(work.config, StudyConfig):
             self.display = make_study_display(self.quiet)
-        elif isinstance(work.config, LearnConfig):
+        elif isinstance(work.config, PPORunConfig):
             self.display = make_learning_display(self.quiet, live=not self.rewards)
         else:
             self.display = make_display(self.quiet, live=not self.rewards)
@@ -44,7 +44,7 @@ class Watching:
 
 def reward_lines(work: Any) -> list[str]:
     """What was earned in the last round: by each host's last decision, or on average over the episodes of a policy's round."""
-    if isinstance(work.config, LearnConfig):
+    if isinstance(work.config, PPORunConfig):
         figures = work.history[-1] if work.history else {}
         parts = {name.removeprefix("reward/"): value for name, value in figures.items() if name.startswith("reward/")}
         return [f"  an episode earned {figures['rollout/ep_rew_mean']:+.3f}: {_parts(parts)}"] if parts else []

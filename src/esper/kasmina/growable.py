@@ -12,8 +12,8 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn, optim
 
-from esper.kasmina import lifecycle
-from esper.kasmina.following import Follower, parameter_groups
+from esper.kasmina import commands
+from esper.kasmina.attach.probe import Example, probe, untouched
 from esper.kasmina.gates import judge
 from esper.kasmina.gradients import GradientMeter, Scale
 from esper.kasmina.harvest import harvest
@@ -27,7 +27,7 @@ from esper.kasmina.norms import (
     reference_batches,
     tracked_norms,
 )
-from esper.kasmina.probe import Example, probe, untouched
+from esper.kasmina.optimizer_groups import Follower, parameter_groups
 from esper.kasmina.showing import forms_of, shared_out, shown_as
 from esper.kasmina.slot import Form, Slot, check_ids, module_name
 from esper.kasmina.state import check_state
@@ -150,25 +150,25 @@ class Growable(nn.Module):
     ) -> None:
         """Create a seed in an empty slot. See `esper blueprints` for what can grow where."""
         args = {"style": style, "tempo": tempo, "alpha_target": alpha_target, "stream": self.growth_seed}
-        self._command(slot, lifecycle.germinate, blueprint, **args, report=self._report, gates=self.gates)
+        self._command(slot, commands.germinate, blueprint, **args, report=self._report, gates=self.gates)
 
     def advance(self, slot: str) -> None:
         """Move a seed one stage on, if its gate agrees: GERMINATED to TRAINING to BLENDING to HOLDING."""
-        self._command(slot, lifecycle.advance, report=self._report, gates=self.gates)
+        self._command(slot, commands.advance, report=self._report, gates=self.gates)
 
     def set_alpha_target(
         self, slot: str, target: float, *, speed: int = 3, curve: Curve | str = Curve.LINEAR, style: Style | str | None = None
     ) -> None:
         """Send alpha of a BLENDING or HOLDING seed to `target` within `speed` epochs; `style` also changes how it blends."""
-        self._command(slot, lifecycle.set_alpha_target, target, speed=speed, curve=curve, style=style, stream=self.growth_seed)
+        self._command(slot, commands.set_alpha_target, target, speed=speed, curve=curve, style=style, stream=self.growth_seed)
 
     def prune(self, slot: str, *, speed: int = 0, curve: Curve | str = Curve.LINEAR, cause: str = "prune") -> None:
         """Remove a live seed, at once or by ramping its alpha down within `speed` epochs."""
-        self._command(slot, lifecycle.prune, speed=speed, curve=curve, cause=cause)
+        self._command(slot, commands.prune, speed=speed, curve=curve, cause=cause)
 
     def fossilize(self, slot: str) -> None:
         """Keep a HOLDING seed for good, if gate G5 agrees."""
-        self._command(slot, lifecycle.fossilize, report=self._report, gates=self.gates)
+        self._command(slot, commands.fossilize, report=self._report, gates=self.gates)
 
     def act(self, decision: Decision) -> None:
         """Carry out a controller's decision."""
@@ -199,14 +199,14 @@ class Growable(nn.Module):
             slot.meter.reset()
         self.host_meter.reset()
         for slot in self._slots():
-            self._settled(slot, lifecycle.tick(slot, report=self._report, gates=self.gates, config=self.lifecycle))
+            self._settled(slot, commands.tick(slot, report=self._report, gates=self.gates, config=self.lifecycle))
 
     def _command(self, id: str, command: Callable[..., list[Event]], *args: Any, **kwargs: Any) -> None:
         slot = self._slot(id)
         try:
             events = command(slot, *args, **kwargs)
         except GateError:
-            self.journal.append(lifecycle.gate_event(self.verdict(id)))
+            self.journal.append(commands.gate_event(self.verdict(id)))
             raise
         self._settled(slot, events)
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
+from esper.kasmina.attach.probe import Example, call, evaluating, untouched
 from esper.kasmina.blending import Graft
-from esper.kasmina.probe import Example, call, evaluating, untouched
 from esper.kasmina.slot import Place, Slot
 from esper.leyline.errors import HarvestError
 from esper.leyline.stages import Stage

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from esper.kasmina.blending import ADDITIVE, Gating, boost, graft, straight_through
 from esper.kasmina.blueprints import Seed, SlotShape, build
 from esper.kasmina.gradients import GradientMeter, gradient_ratio
-from esper.kasmina.life import Life
+from esper.kasmina.seed_state import SeedState
 from esper.leyline.actions import Style
 from esper.leyline.errors import BlueprintError, EsperError, SlotError, StateError
 from esper.leyline.reports import GradientStats, Isolation, SeedReport
@@ -75,7 +75,7 @@ class Slot(nn.Module):
     def __init__(self, id: str, place: Place, isolation: Isolation, checkpoint: bool = False) -> None:
         super().__init__()
         self.id, self.place, self.isolation, self.checkpoint = id, place, isolation, checkpoint
-        self.life = Life()
+        self.life = SeedState()
         self.seed = None
         self.gating = None
         self.meter = GradientMeter()
@@ -224,19 +224,19 @@ class Slot(nn.Module):
         self.install(seed, gating)
         self.settle()
 
-    def modules_for(self, life: Life) -> tuple[Seed | None, Gating | None]:
+    def modules_for(self, life: SeedState) -> tuple[Seed | None, Gating | None]:
         """Untrained modules of the structure that a record describes."""
         if life.stage not in OCCUPIED:
             return None, None
         return self.build(life.blueprint, life.style, stream=0)
 
-    def read_extra_state(self, state: Any) -> Life:
+    def read_extra_state(self, state: Any) -> SeedState:
         """The record in an extra state; raises StateError when it is damaged or another slot's."""
         if not isinstance(state, Tensor) or state.dtype is not torch.uint8:
             raise StateError(f"slot {self.id!r}: its record should be a byte tensor, found {type(state).__name__}")
         try:
             record = json.loads(bytes(state.tolist()))
-            path, life = record["path"], Life.from_json(record["life"])
+            path, life = record["path"], SeedState.from_json(record["life"])
         except (ValueError, KeyError, TypeError, EsperError) as error:
             raise StateError(f"slot {self.id!r}: its record is damaged ({error})") from error
         if path != self.place.path:

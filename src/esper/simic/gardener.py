@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 from torch import Tensor, optim
 
 from esper.kasmina import Growable
+from esper.kasmina.attach.probe import Example, call, evaluating
 from esper.kasmina.norms import check_loader
-from esper.kasmina.probe import Example, call, evaluating
 from esper.leyline.actions import Decision
 from esper.leyline.errors import ConfigError, StateError
 from esper.leyline.events import Event
 from esper.leyline.plain import from_plain, to_plain
 from esper.leyline.reports import EpochReport
 from esper.leyline.stages import BLENDED, LIVE, Stage
-from esper.simic.deciding import controller_for
-from esper.simic.episode import Episode
+from esper.simic.growth.deciding import controller_for
+from esper.simic.growth.episode import Episode
 from esper.tamiyo import Controller, Rules
-from esper.tamiyo.policy_controller import PolicyController
-from esper.tolaria.attribution import configurations, interactions
-from esper.tolaria.validation import Score, record_contributions
+from esper.tamiyo.policy.policy_controller import PolicyController
+from esper.tolaria.training.attribution import configurations, interactions
+from esper.tolaria.training.validation import Score, record_contributions
 
 OPEN_END = 100
 """Epochs that are assumed to lie ahead when the length of training is not given."""

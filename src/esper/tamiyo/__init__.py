@@ -1,15 +1,15 @@
 """The mind: signals, masks, the heuristic and the other controllers that decide what grows."""
 
-from esper.tamiyo.baselines import Fixed, FixedConfig, Random, RandomConfig, Wait, WaitConfig
-from esper.tamiyo.controller import CONTROLLERS, Controller, ControllerKind, State, make, random_stream, register
-from esper.tamiyo.heuristic import Heuristic, HeuristicConfig
-from esper.tamiyo.masks import PARAMETERS, Blueprints, Masks, Rules, blueprint_names, check_choice, choose, measured_worth
-from esper.tamiyo.prior import Prior
-from esper.tamiyo.signals import Costs, Observation, SignalTracker
+from esper.tamiyo.controllers.baselines import Fixed, FixedConfig, Random, RandomConfig, Wait, WaitConfig
+from esper.tamiyo.controllers.controller import CONTROLLERS, Controller, ControllerKind, State, make, random_stream, register
+from esper.tamiyo.controllers.heuristic import Heuristic, HeuristicConfig
+from esper.tamiyo.observe.masks import HEAD_VALUES, Blueprints, Masks, Rules, blueprint_names, check_choice, choose, measured_worth
+from esper.tamiyo.observe.signals import Costs, Observation, SignalTracker
+from esper.tamiyo.policy.prior import Prior
 
 __all__ = [
     "CONTROLLERS",
-    "PARAMETERS",
+    "HEAD_VALUES",
     "Blueprints",
     "Controller",
     "ControllerKind",

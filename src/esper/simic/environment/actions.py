@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from esper.leyline.actions import HEADS_FOR_OP, Decision, Head, Op, matters
 from esper.leyline.errors import ConfigError, EsperError, nearest
-from esper.tamiyo import PARAMETERS, Masks
+from esper.tamiyo import HEAD_VALUES, Masks
 
 BoolArray = NDArray[np.bool_]
 Mask = NDArray[np.int8]
@@ -124,7 +124,7 @@ def checked(space: spaces.Space[Any], action: Any) -> Any:
 
 
 def _size(head: Head, slots: int, blueprints: tuple[str, ...]) -> int:
-    return {Head.SLOT: slots, Head.BLUEPRINT: len(blueprints)}.get(head) or len(PARAMETERS[head])
+    return {Head.SLOT: slots, Head.BLUEPRINT: len(blueprints)}.get(head) or len(HEAD_VALUES[head])
 
 
 def _rows(op: Op, chosen: tuple[Head, ...], slots: int, blueprints: tuple[str, ...]) -> list[tuple[int, ...]]:

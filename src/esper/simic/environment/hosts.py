@@ -13,12 +13,12 @@ from esper.kasmina.blueprints import names
 from esper.leyline.config import from_mapping, replace_fields
 from esper.leyline.errors import ConfigError, nearest, unknown
 from esper.leyline.reports import GateConfig, Topology
-from esper.simic.config import GrowthConfig
-from esper.simic.growth import Start
+from esper.simic.growth.config import GrowthConfig
+from esper.simic.growth.environment import Start
 from esper.tamiyo import blueprint_names
-from esper.tolaria.config import TrainingConfig
 from esper.tolaria.tasks import Family, Task
 from esper.tolaria.tasks import get as get_task
+from esper.tolaria.training.config import TrainingConfig
 
 SEEDS = range(64)
 """Host seeds of an environment that is told none. Few, because each has a control that is trained once."""

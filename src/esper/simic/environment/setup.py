@@ -11,7 +11,7 @@ from esper.leyline.events import AlphaRetargeted, Envelope, Event, GateChecked, 
 from esper.simic.environment.actions import Actions
 from esper.simic.environment.hosts import Hosts, growth_config
 from esper.simic.environment.view import View
-from esper.simic.growth import Outcome, Start
+from esper.simic.growth.environment import Outcome, Start
 from esper.tamiyo import Observation
 
 METADATA: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}

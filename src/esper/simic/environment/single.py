@@ -13,7 +13,7 @@ from esper.simic.environment.actions import Actions, BoolArray, Choice, Composit
 from esper.simic.environment.hosts import SEEDS
 from esper.simic.environment.setup import METADATA, Setup
 from esper.simic.environment.view import drawing
-from esper.simic.growth import Growth
+from esper.simic.growth.environment import Growth
 from esper.tamiyo import Observation
 
 

@@ -17,8 +17,8 @@ from esper.simic.environment.actions import Actions, BoolArray, Choice, Composit
 from esper.simic.environment.hosts import SEEDS
 from esper.simic.environment.setup import METADATA, Setup
 from esper.simic.environment.view import drawing
-from esper.simic.growth import Environment, Growth, Start
-from esper.simic.workers import GrowthWorkers
+from esper.simic.growth.environment import Environment, Growth, Start
+from esper.simic.growth.workers import GrowthWorkers
 from esper.tamiyo import Observation
 
 VECTOR_METADATA: dict[str, Any] = {**METADATA, "autoreset_mode": AutoresetMode.SAME_STEP}

@@ -87,7 +87,7 @@ class FinalScore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Control:
+class Twin:
     """The host's twin that only waits: same seed, same data order. One value for each epoch of the budget, on val."""
 
     accuracy: tuple[float, ...]

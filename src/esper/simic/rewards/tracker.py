@@ -17,7 +17,7 @@ from esper.leyline.events import Event, StageChanged
 from esper.leyline.reports import EpochReport, SeedReport
 from esper.leyline.stages import BLENDED, OCCUPIED, Stage
 from esper.simic.rewards import components as parts
-from esper.simic.rewards.config import COMPONENTS, Control, FinalScore, RewardConfig, RewardStep
+from esper.simic.rewards.config import COMPONENTS, FinalScore, RewardConfig, RewardStep, Twin
 
 Levels = dict[str, float]
 """How things stand, by component: progress, attribution, pbrs, rent."""
@@ -46,7 +46,7 @@ class RewardTracker:
         refused: bool,
         events: Sequence[Event],
         report: EpochReport,
-        control: Control | None,
+        control: Twin | None,
         final: FinalScore | None = None,
     ) -> RewardStep:
         """The reward for a decision.
@@ -99,7 +99,7 @@ class RewardTracker:
             raise StateError(f"saved rewards cannot be read ({type(error).__name__}: {error})") from error
         self._start, self._origins, self._held, self._pruned, self._holding_paid = start, origins, held, pruned, paid
 
-    def _check(self, before: EpochReport, report: EpochReport, control: Control | None, final: FinalScore | None) -> None:
+    def _check(self, before: EpochReport, report: EpochReport, control: Twin | None, final: FinalScore | None) -> None:
         for each in (before, report):
             found = tuple(seed.slot for seed in each.seeds)
             if found != self.slots:
@@ -117,7 +117,7 @@ class RewardTracker:
             return parts.loss_points(loss, classes, self.config.points_per_nat)
         return parts.accuracy_points(accuracy)
 
-    def _reference(self, report: EpochReport, control: Control | None) -> float:
+    def _reference(self, report: EpochReport, control: Twin | None) -> float:
         """What the host is measured against, in points: its control at the same epoch, or itself at the start."""
         if control is None:
             assert self._start is not None
@@ -125,10 +125,10 @@ class RewardTracker:
         index = report.epoch - 1
         return self._points(control.accuracy[index], control.loss[index], report.classes)
 
-    def _lead(self, report: EpochReport, control: Control | None) -> float:
+    def _lead(self, report: EpochReport, control: Twin | None) -> float:
         return self._points(report.val_accuracy, report.val_loss, report.classes) - self._reference(report, control)
 
-    def _levels(self, report: EpochReport, control: Control | None) -> Levels:
+    def _levels(self, report: EpochReport, control: Twin | None) -> Levels:
         levels = self._standing(report.seeds, self._lead(report, control), self._rent(report, report.seeds), control is not None)
         return {**levels, "pbrs": parts.pbrs_level(report.seeds, self.config)}
 
@@ -147,7 +147,7 @@ class RewardTracker:
         host = report.start_parameters
         return parts.rent_points(parts.effective_parameters(seeds, host), host, self.config)
 
-    def _end(self, report: EpochReport, events: Sequence[Event], control: Control | None, final: FinalScore) -> tuple[Levels, float]:
+    def _end(self, report: EpochReport, events: Sequence[Event], control: Twin | None, final: FinalScore) -> tuple[Levels, float]:
         """The levels of the harvested network, and the terminal reward. No report shows what the last act did: the events do."""
         last = {event.slot for event in events if isinstance(event, StageChanged) and event.after is Stage.FOSSILIZED}
         fossils = [seed for seed in report.seeds if seed.stage is Stage.FOSSILIZED or seed.slot in last]

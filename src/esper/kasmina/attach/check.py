@@ -1,0 +1,161 @@
+"""A checker that users run on their own models: what works with growing here, and what does not."""
+
+from __future__ import annotations
+
+import copy
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from esper.kasmina.attach.places import Proposal, find_slots
+from esper.kasmina.attach.probe import Example, call, probe, untouched
+from esper.kasmina.blueprints import names
+from esper.kasmina.growable import Growable
+from esper.leyline.errors import EsperError
+from esper.leyline.reports import GateConfig, LifecycleConfig
+from esper.leyline.stages import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One property of a model and whether it holds."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Growability:
+    """What check_growable found. Prints as a table; true when every check passed."""
+
+    slots: tuple[Proposal, ...]
+    checks: tuple[Check, ...]
+
+    def __bool__(self) -> bool:
+        return all(check.passed for check in self.checks)
+
+    def __str__(self) -> str:
+        lines = [f"{'ok  ' if c.passed else 'FAIL'} {c.name}: {c.detail}" for c in self.checks]
+        return "\n".join([*lines, *(f"     slot {p}" for p in self.slots)])
+
+
+def check_growable(model: nn.Module, example: Example, slots: list[str] | None = None) -> Growability:
+    """Try everything that growing needs on a copy of the model; the model itself is not touched.
+
+    slots: the paths to try; by default those that find_slots proposes.
+    """
+    checks: list[Check] = []
+    proposals: list[Proposal] = []
+
+    def run(name: str, test: Callable[[], str]) -> bool:
+        try:
+            checks.append(Check(name, True, test()))
+        except (EsperError, AssertionError) as error:
+            checks.append(Check(name, False, str(error)))
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            checks.append(Check(name, False, f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"))
+        return checks[-1].passed
+
+    def places() -> str:
+        proposals.extend(find_slots(model, example) if slots is None else _given(model, example, slots))
+        assert proposals, "no module of the model can carry a slot"
+        return f"{len(proposals)} places for slots"
+
+    if run("places", places):
+        paths = [p.path for p in proposals]
+        if run("copy", lambda: _check_copy(model)):
+            run("dormant", lambda: _check_identical(model, example, paths, train=False))
+            run("isolation", lambda: _check_identical(model, example, paths, train=True))
+            if run("growth", lambda: _check_growth(model, example, paths)):
+                run("harvest", lambda: _check_harvest(model, example, paths))
+                run("export", lambda: _check_export(model, example, paths))
+    return Growability(tuple(proposals), tuple(checks))
+
+
+def _given(model: nn.Module, example: Example, slots: list[str]) -> list[Proposal]:
+    places = probe(model, example, slots, causal=True, topology={})
+    return [Proposal(p.path, p.shape.topology, p.shape.width, p.example_shape, "as you chose") for p in places.values()]
+
+
+def _check_copy(model: nn.Module) -> str:
+    copied = copy.deepcopy(model)
+    assert len(copied.state_dict()) == len(model.state_dict()), "a deep copy has other parameters than the model"
+    return "the model can be copied"
+
+
+def _check_identical(model: nn.Module, example: Example, paths: list[str], train: bool) -> str:
+    """Outputs and gradients with slots against those without, bit for bit."""
+    bare, grown = copy.deepcopy(model), _growable(model, example, paths)
+    if train:
+        for slot in grown.slot_ids:
+            _germinate(grown, slot)
+        grown.tick()
+    expected, found = _step(bare, bare, example), _step(grown, grown.host, example)
+    for (name, a), (_, b) in zip(expected.items(), found.items(), strict=True):
+        assert torch.equal(a, b), f"{name} differs by {float((a - b).abs().max()):.2e} from the bare model's"
+    return f"outputs and {len(expected)} tensors of output and gradient are bit-identical" + (" while seeds train" if train else "")
+
+
+def _check_growth(model: nn.Module, example: Example, paths: list[str]) -> str:
+    _fossilized(model, example, paths)
+    return f"{len(paths)} seeds went from germination to fossil"
+
+
+def _check_harvest(model: nn.Module, example: Example, paths: list[str]) -> str:
+    plain = _fossilized(model, example, paths).harvest()
+    copy.deepcopy(plain).load_state_dict(plain.state_dict())
+    return "the grown network is a plain module with equal outputs"
+
+
+def _check_export(model: nn.Module, example: Example, paths: list[str]) -> str:
+    plain = _fossilized(model, example, paths).harvest().eval()
+    args = () if isinstance(example, dict) else tuple(example) if isinstance(example, (tuple, list)) else (example,)
+    torch.export.export(plain, args, example if isinstance(example, dict) else None)
+    return "torch.export takes the grown network"
+
+
+def _growable(model: nn.Module, example: Example, paths: list[str]) -> Growable:
+    gates = GateConfig(strict=False, min_training_epochs=0, min_gradient_health=0.0)
+    return Growable(copy.deepcopy(model), paths, example, gates=gates, lifecycle=LifecycleConfig())
+
+
+def _germinate(grown: Growable, slot: str) -> None:
+    grown.germinate(slot, names(grown.report(slot).topology)[-1], tempo=1)
+
+
+def _fossilized(model: nn.Module, example: Example, paths: list[str]) -> Growable:
+    grown = _growable(model, example, paths)
+    for slot in grown.slot_ids:
+        _germinate(grown, slot)
+    grown.tick()
+    _step(grown, grown.host, example)
+    # Random data may give any size of gradient, which says nothing about the model.
+    nn.utils.clip_grad_norm_(grown.parameters(), 1.0)
+    grown.measure_gradients()
+    for slot in grown.slot_ids:
+        grown.advance(slot)
+    grown.tick()
+    for slot in grown.slot_ids:
+        grown.record(slot, contribution=0.0)
+        grown.fossilize(slot)
+        assert grown.report(slot).stage is Stage.FOSSILIZED
+    return grown
+
+
+def _step(model: nn.Module, host: nn.Module, example: Example) -> dict[str, Tensor]:
+    """Output and gradients of one step in training mode, from a fixed random state."""
+    model.train()
+    with untouched(host):
+        torch.manual_seed(0)
+        outputs = [leaf for leaf in pytree.tree_leaves(call(model, example)) if isinstance(leaf, Tensor) and leaf.requires_grad]
+        assert outputs, "the model's output does not depend on its parameters"
+        sum((leaf.float() ** 2).mean() for leaf in outputs).backward()  # type: ignore[union-attr]
+    found = {f"output {i}": leaf.detach() for i, leaf in enumerate(outputs)}
+    found.update({f"gradient of {name}": p.grad for name, p in host.named_parameters() if p.grad is not None})
+    return found

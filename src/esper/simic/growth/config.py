@@ -1,0 +1,86 @@
+"""The settings of hosts and runs. Free of torch, so that a command can show its help at once."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from esper.leyline.config import Count, Range, check_ranges
+from esper.simic.rewards import RewardConfig
+from esper.tamiyo import FixedConfig, HeuristicConfig, RandomConfig
+from esper.tolaria.training.config import TrainingConfig
+
+if TYPE_CHECKING:
+    from esper.tolaria.tasks import Family, Member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowthConfig:
+    """Which hosts are grown, and under which rules; whoever decides."""
+
+    member: Literal["standard", "family"] = "standard"
+    """Standard: every host as the task's table describes. Family: each host's seed draws width, data, noise and budget."""
+    fix: dict[str, str] = field(default_factory=dict)
+    """Fields of the member that are the same for every host, e.g. kernel=3 widths=[4,8]; `esper tasks` lists them."""
+    epochs: Count | None = None
+    """Epochs of each host; by default the task's own budget."""
+    slots: tuple[str, ...] = ()
+    """Ids of the slots that may be used; all when empty."""
+    max_seeds: Annotated[int, Range(1)] | None = None
+    """Most seeds, live or fossil, that a host may hold at once."""
+    control: bool = True
+    """Also train each host without growth, as a twin with the same seed, to compare with."""
+    task_files: tuple[Path, ...] = ()
+    """Python files that register tasks of your own; see docs/tasks.md."""
+    data: Path | None = None
+    """Folder with the task's data; by default the cache."""
+    device: str = "cpu"
+    """cpu, cuda or cuda:N."""
+    threads: Annotated[int, Range(1, 1024)] | None = None
+    """CPU threads for torch; by default what suits the task, one for small hosts."""
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    checkpoint_every: Count = 5
+    """Epochs, or rounds, between checkpoints."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def member_for(self, family: Family, seed: int) -> Member:
+        """The member of a task's family that a host seed stands for."""
+        fixed: dict[str, Any] = {name: _parsed(text) for name, text in self.fix.items()}
+        if self.epochs is not None:
+            fixed["epochs"] = self.epochs
+        family = family.with_fixed(**fixed)
+        return family.standard if self.member == "standard" else family.draw(seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerRunConfig(GrowthConfig):
+    """Everything that decides a run under a controller. Written to config.toml, from which the same run starts again."""
+
+    kind: Literal["run"] = "run"
+    task: str = "digits"
+    """What to train on; `esper tasks` lists them."""
+    controller: str = "heuristic"
+    """Who decides: wait, random, fixed, heuristic, or the file of a trained policy, such as runs/NAME/policy.safetensors."""
+    hosts: Count = 4
+    """Hosts grown side by side; host i has seed `seed + i`."""
+    seed: Annotated[int, Range(0)] = 0
+    """The first host's seed: its initial weights, data order, augmentation and seeds."""
+    heuristic: HeuristicConfig = field(default_factory=HeuristicConfig)
+    fixed: FixedConfig = field(default_factory=FixedConfig)
+    random: RandomConfig = field(default_factory=RandomConfig)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+def _parsed(text: str) -> Any:
+    """A member's value as it is typed on a command line: a number, true, a list like [4, 8], or else text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,1 @@
+"""How a policy learns: by PPO from rounds of play, by imitation and by implicit Q-learning from recorded episodes."""

@@ -1,0 +1,166 @@
+"""Recorded episodes made ready to learn from: checked, stacked, and some hosts held out.
+
+One row is one episode from zero memory. Rows that end early are padded with steps that can only wait and have weight 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from esper.leyline.actions import Head, Op, matters
+from esper.leyline.errors import ConfigError, RunError
+from esper.simic.growth.recording import RecordedEpisode, read_episodes
+from esper.simic.learning.rollout import discounted
+from esper.tamiyo.observe.masks import HEAD_VALUES
+from esper.tamiyo.policy.batch import HEADS, ObservationBatch
+from esper.tolaria.data.streams import stream_seed
+from esper.tolaria.storage.runs import read_run
+
+SOURCES = ("task", "seed", "controller")
+"""What has to be known of every episode."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EpisodeDataset:
+    """Whole recorded episodes, one a row; all tensors are [episodes, steps] in front."""
+
+    batch: ObservationBatch
+    actions: Tensor
+    """int64 [episodes, steps, 8]."""
+    reward: Tensor
+    """Of what followed."""
+    weight: Tensor
+    """1 for a step that happened, 0 for padding."""
+    sources: tuple[tuple[str, int, str], ...]
+    """Task, host seed and controller of each episode."""
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def part(self, rows: Tensor) -> EpisodeDataset:
+        """Some of the episodes."""
+        return EpisodeDataset(
+            batch=self.batch[rows],
+            actions=self.actions[rows],
+            reward=self.reward[rows],
+            weight=self.weight[rows],
+            sources=tuple(self.sources[row] for row in rows.tolist()),
+        )
+
+    def returns(self, gamma: float) -> Tensor:
+        """[episodes, steps]: what was earned from each step to the end, discounted; 0 in padding."""
+        return returns_to_go(self.reward, self.weight, gamma)
+
+    def choices(self) -> Tensor:
+        """[episodes, steps], 1 or 0: whether there was something to decide, and what was decided was allowed.
+
+        A controller may decide against the rules, and is refused; no policy can do the same, so that is nothing to learn.
+        """
+        free = self.batch.op_mask.sum(dim=-1) > 1
+        return (free & allowed(self.batch, self.actions)).to(self.weight) * self.weight
+
+    def ops(self) -> Counter[Op]:
+        """How often each op was decided."""
+        return Counter(Op(op) for op in self.actions[..., 0][self.weight > 0].tolist())
+
+    def fingerprint(self) -> str:
+        """sha256 over everything recorded."""
+        digest = sha256(repr(self.sources).encode())
+        for tensor in (*self.batch.tensors().values(), self.actions, self.reward, self.weight):
+            digest.update(tensor.contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+
+def returns_to_go(reward: Tensor, weight: Tensor, gamma: float) -> Tensor:
+    """[episodes, steps]: reward of each step plus gamma times what follows; the end of an episode is its end."""
+    return discounted(reward * weight, weight == 0, gamma)
+
+
+def allowed(batch: ObservationBatch, actions: Tensor) -> Tensor:
+    """bool [...]: whether the masks of a batch [...] allow actions [..., 8]."""
+    op, slot, blueprint = actions[..., 0], actions[..., 1], actions[..., HEADS.index(Head.BLUEPRINT)]
+    names_slot = op != Op.WAIT
+    slot = torch.where(names_slot, slot, 0)
+    slot_legal = batch.slot_mask.flatten(-2).gather(-1, (op * batch.slot_count + slot).unsqueeze(-1)).squeeze(-1)
+    grows = torch.tensor([matters(Head.BLUEPRINT, each) for each in Op])[op]
+    count = batch.blueprint_mask.shape[-1]
+    place = slot * count + torch.where(grows, blueprint, 0)
+    blueprint_legal = batch.blueprint_mask.flatten(-2).gather(-1, place.unsqueeze(-1)).squeeze(-1)
+    op_legal = batch.op_mask.gather(-1, op.unsqueeze(-1)).squeeze(-1)
+    return op_legal & (~names_slot | slot_legal) & (~grows | blueprint_legal)
+
+
+# Reading
+
+
+def read_dataset(runs: Sequence[Path]) -> tuple[EpisodeDataset, tuple[str, ...]]:
+    """All episodes of these runs, and the blueprints that they know. Raises RunError or ConfigError for what cannot be learned from."""
+    if not runs:
+        raise ConfigError("there is nothing to learn from: name one or more run folders, such as esper train heuristic writes")
+    episodes: list[RecordedEpisode] = []
+    blueprints: tuple[str, ...] | None = None
+    for place, run in enumerate(runs):
+        if run in runs[:place]:
+            raise ConfigError(f"{run} is named twice; each run counts once")
+        read_run(run)
+        found, blueprints = read_episodes([run], blueprints)
+        for number, episode in enumerate(found):
+            _check(episode, len(blueprints), f"{run}: recorded episode {number}")
+        episodes += found
+    assert blueprints is not None
+    return stack(episodes, len(blueprints)), blueprints
+
+
+def _check(episode: RecordedEpisode, blueprints: int, where: str) -> None:
+    """Raise RunError for an episode whose parts do not go together."""
+    steps, slots = len(episode.rewards), episode.batch.slot_count
+    expected = ObservationBatch.padding((steps,), slots, blueprints).tensors() if steps and slots else {}
+    for name, tensor in episode.batch.tensors().items():
+        if name not in expected or tensor.shape != expected[name].shape or tensor.dtype != expected[name].dtype:
+            raise RunError(f"{where} is damaged: its {name} has the shape {tuple(tensor.shape)}, which does not go with the rest")
+    sizes = {Head.SLOT: slots, Head.BLUEPRINT: blueprints, **{head: len(values) for head, values in HEAD_VALUES.items()}}
+    limits = torch.tensor([sizes[head] for head in HEADS])
+    if episode.actions.shape != (steps, len(HEADS)) or ((episode.actions < 0) | (episode.actions >= limits)).any():
+        raise RunError(f"{where} is damaged: its actions are not decisions on {slots} slots with {blueprints} blueprints")
+    seen, grown = (episode.batch.host, episode.batch.slots, episode.rewards), episode.batch.blueprints
+    if not all(torch.isfinite(tensor).all() for tensor in seen) or not ((grown >= 0) & (grown <= blueprints)).all():
+        raise RunError(f"{where} is damaged: it holds values that no observation or reward has")
+    for name in SOURCES:
+        if name not in episode.about:
+            raise RunError(f"{where} does not say its {name}; expected {', '.join(SOURCES)}")
+
+
+def stack(episodes: Sequence[RecordedEpisode], blueprints: int) -> EpisodeDataset:
+    """Episodes of any length and number of slots as rows."""
+    steps = max(len(episode.rewards) for episode in episodes)
+    slots = max(episode.batch.slot_count for episode in episodes)
+    batch = ObservationBatch.padding((len(episodes), steps), slots, blueprints)
+    actions = torch.zeros(len(episodes), steps, len(HEADS), dtype=torch.int64)
+    reward, weight = torch.zeros(len(episodes), steps), torch.zeros(len(episodes), steps)
+    for row, episode in enumerate(episodes):
+        for name, tensor in episode.batch.tensors().items():
+            # Steps and slots beyond those of the episode stay padding.
+            getattr(batch, name)[row][tuple(slice(size) for size in tensor.shape)] = tensor
+        length = len(episode.rewards)
+        actions[row, :length], reward[row, :length], weight[row, :length] = episode.actions, episode.rewards, 1.0
+    sources = tuple((str(e.about["task"]), int(e.about["seed"]), str(e.about["controller"])) for e in episodes)
+    return EpisodeDataset(batch=batch, actions=actions, reward=reward, weight=weight, sources=sources)
+
+
+def split(lessons: EpisodeDataset, share: float, seed: int) -> tuple[EpisodeDataset, EpisodeDataset]:
+    """What to learn from, and what to hold out. A host goes to one side with all its episodes, whoever decided in them."""
+    hosts = sorted({(task, number) for task, number, _ in lessons.sources})
+    if len(hosts) < 2:
+        raise RunError(f"these runs recorded {len(hosts)} host; at least 2 are needed, one to learn from and one to hold out")
+    order = torch.randperm(len(hosts), generator=torch.Generator().manual_seed(stream_seed("held out", seed))).tolist()
+    count = min(len(hosts) - 1, max(1, round(share * len(hosts))))
+    out = {hosts[place] for place in order[:count]}
+    held = torch.tensor([(task, number) in out for task, number, _ in lessons.sources])
+    return lessons.part((~held).nonzero().squeeze(1)), lessons.part(held.nonzero().squeeze(1))

@@ -1,0 +1,177 @@
+"""Behaviour cloning: a policy learns to decide as the recorded controller did, and its critic what that earned.
+
+Whole episodes are replayed through the policy, and the log-probability of what was decided is raised. A decision is one choice with
+one probability, the product over the heads that matter for its op. Most decisions are WAIT, so rare ops can be made to count more.
+Actor and critic share nothing: each is kept as it was when it did best on the held-out hosts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from esper.leyline.actions import Head, Op
+from esper.simic.learning.dataset import EpisodeDataset
+from esper.simic.learning.offline_config import BCConfig, StudyConfig
+from esper.simic.learning.popart import follow_returns
+from esper.simic.learning.ppo_metrics import explained_variance, mean_of
+from esper.tamiyo.policy.batch import HEADS
+from esper.tamiyo.policy.heads import OPS_OF, ActionDistribution
+from esper.tamiyo.policy.policy import Policy
+
+# The formulas
+
+
+def op_weights(ops: Tensor, counted: Tensor, balance: float) -> Tensor:
+    """[6]: what a step counts by its op: the op's share of the counted steps to the power of -balance; 1 on average over them.
+
+    ops: int64 [...]; counted: 1 or 0 [...]. An op that was never decided counts as the rarest one would.
+    """
+    counts = torch.zeros(len(Op)).index_add_(0, ops.flatten(), counted.flatten().float())
+    shares = counts / counts.sum().clamp(min=1.0)
+    rarest = shares[counts > 0].min() if (counts > 0).any() else shares.new_ones(())
+    weights = torch.where(counts > 0, shares, rarest).pow(-balance)
+    return weights / (weights * shares).sum().clamp(min=1e-12) if (counts > 0).any() else torch.ones(len(Op))
+
+
+def weighted_negative_log_likelihood(log_prob: Tensor, weight: Tensor) -> Tensor:
+    """Mean of minus the log-probability by weight; a step of weight 0 counts for nothing, whatever its log-probability. 0 without steps."""
+    return -torch.where(weight > 0, log_prob, 0.0).mul(weight).sum() / weight.sum().clamp(min=1e-12)
+
+
+# What is reported
+
+
+def likeliest(distribution: ActionDistribution, actions: Tensor) -> Tensor:
+    """int64 [..., 8]: the likeliest value of each head, given the op and slot of actions [..., 8]. No meaning where it does not matter."""
+    op, slot = actions[..., 0], actions[..., 1]
+    columns = []
+    for head in HEADS:
+        table = distribution.tables[head].log_p
+        if head is Head.OP:
+            context = torch.zeros_like(op)
+        elif head is Head.SLOT:
+            context = op
+        else:
+            row = torch.tensor([OPS_OF[head].index(each) if each in OPS_OF[head] else 0 for each in Op], device=op.device)[op]
+            context = row * distribution.slot_count + slot
+        best = table.argmax(dim=-1)  # [..., C]
+        columns.append(best.gather(-1, context.unsqueeze(-1)).squeeze(-1))
+    return torch.stack(columns, dim=-1)
+
+
+@torch.no_grad()
+def agreement(policy: Policy, lessons: EpisodeDataset, gamma: float) -> dict[str, float]:
+    """How well a policy agrees with what was recorded, over the steps in which there was a choice. What has no meaning is left out.
+
+    log_likelihood: mean log-probability of the recorded decision. accuracy/op, accuracy/decision: how often the likeliest op, and the
+    whole likeliest decision, is the recorded one. accuracy/acts: the same of the op where the recording did not wait. waiting: how
+    often waiting would have agreed. head/...: each head's accuracy given the recorded op and slot, where it mattered and had a choice.
+    explained_variance: how much of the recorded returns the critic predicts.
+    """
+    distribution, weight = policy.replay(lessons.batch), lessons.choices()
+    scores, chosen = distribution.score(lessons.actions), distribution.mode()
+    same = chosen == lessons.actions
+    acted = weight * (lessons.actions[..., 0] != Op.WAIT)
+    value = policy.value_head.denormalise(policy.normalised_values(lessons.batch))
+    figures = {
+        "log_likelihood": -float(weighted_negative_log_likelihood(scores.log_prob, weight)) if weight.any() else math.nan,
+        "accuracy/op": float(mean_of(same[..., 0].float(), weight)),
+        "accuracy/decision": float(mean_of((same | ~scores.matters).all(dim=-1).float(), weight)),
+        "accuracy/acts": float(mean_of(same[..., 0].float(), acted)),
+        "waiting": float(mean_of((lessons.actions[..., 0] == Op.WAIT).float(), weight)),
+        "explained_variance": explained_variance(value, lessons.returns(gamma), lessons.weight),
+    }
+    given = likeliest(distribution, lessons.actions) == lessons.actions
+    for column, head in enumerate(HEADS):
+        figures[f"head/{head.value}"] = float(mean_of(given[..., column].float(), weight * (scores.legal[..., column] > 1)))
+    return {name: value for name, value in figures.items() if not math.isnan(value)}
+
+
+# Learning
+
+
+def make_optimizer(groups: list[dict[str, Any]], config: StudyConfig) -> torch.optim.Optimizer:
+    """Adam over named groups of parameters, each with its own weight decay."""
+    return torch.optim.AdamW(groups, lr=config.learning_rate, eps=1e-5, fused=True)
+
+
+def step(optimizer: torch.optim.Optimizer, loss: Tensor, longest: float) -> None:
+    """One step down the gradient, each group's shortened by itself. Raises FloatingPointError for one that is not finite."""
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    for group in optimizer.param_groups:
+        norm = nn.utils.get_total_norm([each.grad for each in group["params"] if each.grad is not None])
+        if not torch.isfinite(norm):
+            raise FloatingPointError(f"the gradient of the {group['name']} is {float(norm)}; this step was not taken")
+        nn.utils.clip_grads_with_norm_(group["params"], longest, norm)
+    optimizer.step()
+
+
+class BehaviourCloning:
+    """A policy that learns to decide as recorded, with everything that learning goes on from."""
+
+    def __init__(self, policy: Policy, config: BCConfig, lessons: EpisodeDataset, held_out: EpisodeDataset) -> None:
+        self.policy, self.config, self.lessons, self.held_out = policy, config, lessons, held_out
+        self.optimizer = make_optimizer(policy.parameter_groups(config.weight_decay), config)
+        self.op_weights = op_weights(lessons.actions[..., 0], lessons.choices(), config.balance)
+        follow_returns(policy.value_head, lessons.returns(config.gamma), lessons.weight, rate=1.0)
+        self.waited = 0
+        self.best = {"actor": math.inf, "critic": math.inf}
+        """Lowest loss of each on the held-out hosts."""
+        self.kept = {name: value.clone() for name, value in policy.state_dict().items()}
+        """Actor and critic as they were then."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether neither actor nor critic got better for long enough."""
+        return self.waited >= self.config.patience
+
+    def learn(self, order: Tensor, number: int) -> dict[str, float]:
+        """One pass over the episodes in this order; `number` counts passes from 0."""
+        sums = {"imitation_loss": 0.0, "value_loss": 0.0}
+        parts = order.split(self.config.batch)
+        for rows in parts:
+            imitation, value = self._losses(self.lessons.part(rows))
+            step(self.optimizer, imitation + value, self.config.max_gradient_norm)
+            sums["imitation_loss"] += float(imitation.detach()) / len(parts)
+            sums["value_loss"] += float(value.detach()) / len(parts)
+        return sums
+
+    def judge(self) -> dict[str, float]:
+        """How it does on the held-out hosts; what does best there is kept."""
+        with torch.no_grad():
+            imitation, value = self._losses(self.held_out)
+        losses = {"actor": float(imitation), "critic": float(value)}
+        better = [part for part, loss in losses.items() if loss < self.best[part]]
+        for part in better:
+            self.best[part] = losses[part]
+            own = ("actor.", "heads.") if part == "actor" else ("critic.", "value_head.")
+            self.kept |= {name: each.clone() for name, each in self.policy.state_dict().items() if name.startswith(own)}
+        self.waited = 0 if better else self.waited + 1
+        figures = agreement(self.policy, self.held_out, self.config.gamma)
+        return {"imitation_loss": losses["actor"], "value_loss": losses["critic"], **figures}
+
+    def _losses(self, lessons: EpisodeDataset) -> tuple[Tensor, Tensor]:
+        weight = lessons.choices() * self.op_weights[lessons.actions[..., 0]]
+        log_prob = self.policy.replay(lessons.batch).score(lessons.actions).log_prob
+        target = self.policy.value_head.normalise(lessons.returns(self.config.gamma))
+        error = 0.5 * (self.policy.normalised_values(lessons.batch) - target).square()
+        return weighted_negative_log_likelihood(log_prob, weight), mean_of(error, lessons.weight)
+
+    def conclude(self) -> None:
+        """Leave the policy as it was when it did best."""
+        self.policy.load_state_dict(self.kept)
+
+    def state(self) -> dict[str, Any]:
+        """Everything besides the policy, as a checkpoint can hold it."""
+        return {"optimizer": self.optimizer.state_dict(), "waited": self.waited, "best": dict(self.best), "kept": dict(self.kept)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, exactly."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.waited, self.best, self.kept = state["waited"], dict(state["best"]), dict(state["kept"])

@@ -1,0 +1,303 @@
+"""What an update reports: whether the policy moved, how far, what held it, and whether the critic predicts anything.
+
+Means are over the steps that happened; padding counts for nothing. A figure without a meaning in a round (the entropy of a head that
+never had a choice, say) is NaN and is left out of `flat`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from esper.leyline.actions import Head, Op
+from esper.simic.learning.rollout import Rollout
+from esper.tamiyo.policy.batch import HEADS, ObservationBatch
+from esper.tamiyo.policy.heads import ActionDistribution, Scores
+
+RIDGES = (0.01, 0.1, 1.0, 10.0, 100.0)
+"""Strengths of the ridge regression that are tried, as shares of a standardised feature's variance; the last predicts nearly a constant."""
+
+FOLDS = 4
+"""Parts that the hosts of a round are split into for the ridge regression: each is predicted from the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """Means over the optimiser's steps."""
+
+    loss: float
+    """All of them, as the optimiser saw them."""
+    policy_gradient_loss: float
+    value_loss: float
+    entropy_loss: float
+    """Minus the entropy, each head by its multiplier, before the coefficient."""
+    prior_loss: float
+    """KL(prior || policy), each head by its strength."""
+    gradient_norm: dict[str, float]
+    """Of each part of the policy, before clipping."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyFigures:
+    """What became of the policy. All but ratio_error, entropy and mattered are measured after the update, over the whole round."""
+
+    kl: float
+    """Exact KL(before || after) of the distribution over whole actions."""
+    kl_by_head: dict[Head, float]
+    """They sum up to `kl`."""
+    approx_kl: float
+    """The usual estimate of it, from the actions drawn: mean of (r - 1) - log r."""
+    clip_fraction: float
+    """Share of steps whose ratio lies outside the clip range."""
+    ratio_error: float
+    """Largest distance of a ratio from 1 before the first step. Above 1e-6 or so, drawing and scoring disagree."""
+    entropy: dict[Head, float]
+    """Of each head as a share of the largest possible, only where it mattered and had a choice."""
+    mattered: dict[Head, float]
+    """Share of steps in which each head mattered: a head can be healthy and hardly ever used."""
+    op_probability: dict[Op, float]
+    """Mean chance of each op where it was legal."""
+    logit_gap: dict[Head, float]
+    """How far the likeliest value lies above the next, in nats, wherever the head could have mattered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticFigures:
+    """Whether the critic predicts anything, and what advantages it leaves."""
+
+    explained_variance: float
+    """Before the update, on a round that the critic had not seen."""
+    explained_variance_after: float
+    explained_variance_ceiling: float
+    """What a ridge regression on the same observations reaches, on hosts that it has not seen."""
+    value_std: float
+    """Of the critic's values; far below `return_std` where it predicts a constant."""
+    return_mean: float
+    return_std: float
+    advantage_mean: float
+    advantage_std: float
+    advantage_skew: float
+    advantage_kurtosis: float
+    """Excess: 0 for a normal distribution."""
+    advantage_positive: float
+    """Share above 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateMetrics:
+    """One update of the policy."""
+
+    n_updates: int
+    """Updates so far, this one included."""
+    epochs: int
+    """Passes of the policy over the round; fewer than asked for when the KL stop came first."""
+    learning_rate: float
+    entropy_coefficient: float
+    clip_range: float
+    losses: Losses
+    policy: PolicyFigures
+    critic: CriticFigures
+    episode_reward: float
+    """Mean over the episodes of the round of the summed reward."""
+    episode_length: float
+
+    def flat(self) -> dict[str, float]:
+        """Every figure by the name that Stable-Baselines3 has for it, or one in its manner: `train/approx_kl`, `train/entropy/tempo`."""
+        own = {name: getattr(self, name) for name in ("n_updates", "epochs", "learning_rate", "entropy_coefficient", "clip_range")}
+        train = own | asdict(self.losses) | asdict(self.policy) | asdict(self.critic)
+        flat = {f"train/{name}": value for name, value in _expanded(train)}
+        flat |= {"rollout/ep_rew_mean": self.episode_reward, "rollout/ep_len_mean": self.episode_length}
+        return {name: value for name, value in flat.items() if not math.isnan(value)}
+
+
+def _expanded(figures: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}/{key.name.lower() if isinstance(key, Op) else key}", float(item)) for key, item in value.items())
+        else:
+            yield name, float(value)
+
+
+class Tally:
+    """Sums over the optimiser's steps of what is reported as means. They stay on the device until the end."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._counts: Counter[str] = Counter()
+        self._first: dict[str, Tensor] = {}
+
+    def add(self, **figures: Tensor) -> None:
+        """One more value of each."""
+        for name, value in figures.items():
+            self._counts[name] += 1
+            self._sums[name] = value.detach() if self._counts[name] == 1 else self._sums[name] + value.detach()
+
+    def note_ratio_error(self, error: Tensor) -> None:
+        """How far ratios are from 1; what counts is the first, before any step."""
+        self._first.setdefault("ratio_error", error.detach())
+
+    @property
+    def ratio_error(self) -> Tensor:
+        """The first that was noted."""
+        return self._first["ratio_error"]
+
+    def losses(self, entropy_coefficient: float, parts: Iterable[str]) -> Losses:
+        """The means; `parts` names the values of gradient_norm."""
+        means = {name: value / self._counts[name] for name, value in self._sums.items()}
+        names = ("policy_gradient_loss", "value_loss", "entropy_loss", "prior_loss")
+        surrogate, value, entropy, prior = (float(means[name]) for name in names)
+        return Losses(
+            loss=surrogate + entropy_coefficient * entropy + prior + value,
+            policy_gradient_loss=surrogate,
+            value_loss=value,
+            entropy_loss=entropy,
+            prior_loss=prior,
+            gradient_norm=dict(zip(parts, means["gradient_norm"].tolist(), strict=True)),
+        )
+
+
+def policy_figures(
+    rollout: Rollout, before: ActionDistribution, after: ActionDistribution, clip_range: float, first_error: Tensor
+) -> PolicyFigures:
+    """Compare the policy before and after an update on the round that it learned from.
+
+    first_error: largest distance from 1 of the first minibatch's ratios, which are worked out with gradients, by other kernels.
+    """
+    weight, actions = rollout.weight, rollout.actions
+    divergence = after.divergence(before)
+    by_head = {head: float(mean_of(divergence[..., i], weight)) for i, head in enumerate(HEADS)}
+    scores = before.score(actions)
+    log_ratio = after.score(actions).log_prob - scores.log_prob
+    return PolicyFigures(
+        kl=sum(by_head.values()),
+        kl_by_head=by_head,
+        approx_kl=float(mean_of(estimated_kl(log_ratio), weight)),
+        clip_fraction=float(mean_of((log_ratio.expm1().abs() > clip_range).float(), weight)),
+        ratio_error=float(torch.maximum(first_error, ((scores.log_prob - rollout.log_prob).expm1().abs() * weight).max())),
+        entropy=conditional_entropies(scores, weight),
+        mattered={head: float(mean_of(scores.matters[..., i].float(), weight)) for i, head in enumerate(HEADS)},
+        op_probability=op_chances(after, rollout.batch, weight),
+        logit_gap=logit_gaps(after, weight),
+    )
+
+
+def critic_figures(rollout: Rollout, advantage: Tensor, value_before: Tensor, value_after: Tensor) -> CriticFigures:
+    """Compare values [hosts, steps] with the returns that were the critic's targets."""
+    weight = rollout.weight
+    returns = advantage + rollout.value
+    of_advantage, of_returns = moments(advantage, weight), moments(returns, weight)
+    return CriticFigures(
+        explained_variance=explained_variance(value_before, returns, weight),
+        explained_variance_after=explained_variance(value_after, returns, weight),
+        explained_variance_ceiling=regression_ceiling(rollout, returns),
+        value_std=moments(value_before, weight)["std"],
+        return_mean=of_returns["mean"],
+        return_std=of_returns["std"],
+        advantage_mean=of_advantage["mean"],
+        advantage_std=of_advantage["std"],
+        advantage_skew=of_advantage["skew"],
+        advantage_kurtosis=of_advantage["kurtosis"],
+        advantage_positive=of_advantage["positive"],
+    )
+
+
+def estimated_kl(log_ratio: Tensor) -> Tensor:
+    """(r - 1) - log r of each step: never negative, and KL(before || after) in the mean over actions drawn before."""
+    return log_ratio.expm1() - log_ratio
+
+
+def mean_of(values: Tensor, weight: Tensor) -> Tensor:
+    """Mean of values [...] by weight [...]; NaN where nothing has weight."""
+    return (values * weight).sum() / weight.sum()
+
+
+def explained_variance(predicted: Tensor, returns: Tensor, weight: Tensor) -> float:
+    """1 - Var(returns - predicted) / Var(returns): 1 is perfect, 0 is a constant. NaN when all returns are the same."""
+    variance = _variance(returns, weight)
+    return float(1.0 - _variance(returns - predicted, weight) / variance) if variance > 0.0 else math.nan
+
+
+def moments(values: Tensor, weight: Tensor) -> dict[str, float]:
+    """Mean, standard deviation, skew, excess kurtosis and share above 0."""
+    values, weight = values.double(), weight.double()
+    mean, std = mean_of(values, weight), _variance(values, weight).sqrt()
+    standard = (values - mean) / std if std > 0.0 else torch.full_like(values, math.nan)
+    return {
+        "mean": float(mean),
+        "std": float(std),
+        "skew": float(mean_of(standard**3, weight)),
+        "kurtosis": float(mean_of(standard**4, weight)) - 3.0,
+        "positive": float(mean_of((values > 0).double(), weight)),
+    }
+
+
+def conditional_entropies(scores: Scores, weight: Tensor) -> dict[Head, float]:
+    """Normalised entropy of each head, over the steps in which it mattered and had more than one legal value."""
+    shares, counted = scores.normalised_entropies, (scores.legal > 1) * weight.unsqueeze(-1)
+    return {head: float(mean_of(shares[..., i], counted[..., i])) for i, head in enumerate(HEADS)}
+
+
+def op_chances(distribution: ActionDistribution, batch: ObservationBatch, weight: Tensor) -> dict[Op, float]:
+    """Mean probability of each op over the steps in which it was legal."""
+    chances = distribution.op_probabilities()
+    return {op: float(mean_of(chances[..., op], batch.op_mask[..., op] * weight)) for op in Op}
+
+
+def logit_gaps(distribution: ActionDistribution, weight: Tensor) -> dict[Head, float]:
+    """Mean distance between the first and the second value of each head, over the steps in which it could have mattered."""
+    gaps, could = distribution.gaps()
+    return {head: float(mean_of(gaps[..., i], could[..., i] * weight)) for i, head in enumerate(HEADS)}
+
+
+def regression_ceiling(rollout: Rollout, returns: Tensor) -> float:
+    """Explained variance of a ridge regression of the returns on what is seen, each part of the hosts predicted from the others.
+
+    Of several strengths the best, since how much there is to be seen differs from round to round. A critic far below it has not learned
+    what is there to be learned. NaN for one host, or when all returns are the same.
+    """
+    folds = min(FOLDS, rollout.hosts)
+    if folds < 2:
+        return math.nan
+    features, weight = _features(rollout.batch), rollout.weight.double()
+    returns = returns.double()
+    fold = torch.arange(rollout.hosts, device=weight.device) % folds
+    predicted = returns.new_empty(len(RIDGES), *returns.shape)
+    for left_out in range(folds):
+        known, unseen = fold != left_out, fold == left_out
+        predicted[:, unseen] = _ridge(features[known], returns[known], weight[known], features[unseen])
+    return max(explained_variance(each, returns, weight) for each in predicted)
+
+
+def _features(batch: ObservationBatch) -> Tensor:
+    """[hosts, steps, values]: the host's fields, and mean and largest of each field of its slots."""
+    there = batch.exists.unsqueeze(-1)
+    mean = (batch.slots * there).sum(dim=-2) / there.sum(dim=-2).clamp(min=1)
+    largest = torch.where(there, batch.slots, 0.0).amax(dim=-2)
+    return torch.cat([batch.host, mean, largest], dim=-1).double()
+
+
+def _ridge(x: Tensor, y: Tensor, weight: Tensor, wanted: Tensor) -> Tensor:
+    """Fit y [...] on x [..., values] by weight, and predict at `wanted` [..., values]: [RIDGES, ...], one for each strength."""
+    share = (weight / weight.sum()).unsqueeze(-1)
+    mean = (x * share).sum(dim=(0, 1))
+    std = ((x - mean).square() * share).sum(dim=(0, 1)).sqrt()
+    scale = torch.where(std > 1e-6, 1.0 / std, 0.0)
+    x, wanted, y_mean = (x - mean) * scale, (wanted - mean) * scale, mean_of(y, weight)
+    rows = (x * share.sqrt()).flatten(0, 1)
+    targets = ((y - y_mean).unsqueeze(-1) * share.sqrt()).flatten(0, 1)
+    variances, axes = torch.linalg.eigh(rows.T @ rows)
+    along = axes.T @ (rows.T @ targets)
+    strengths = torch.tensor(RIDGES, dtype=x.dtype, device=x.device)
+    slopes = axes @ (along / (variances.clamp(min=0.0).unsqueeze(-1) + strengths))  # [values, RIDGES]
+    return (wanted @ slopes).movedim(-1, 0) + y_mean
+
+
+def _variance(values: Tensor, weight: Tensor) -> Tensor:
+    mean = mean_of(values, weight)
+    return mean_of((values - mean).square(), weight)

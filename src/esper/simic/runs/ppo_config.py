@@ -1,0 +1,95 @@
+"""The settings of learning a policy. Free of torch, so that a command can show its help at once."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from esper.leyline.config import Count, Range, Size, check_ranges
+from esper.leyline.reports import GateConfig
+from esper.simic.growth.config import GrowthConfig
+from esper.simic.learning.ppo_config import PPOConfig, PriorStrength
+from esper.tamiyo.policy.prior import Prior
+from esper.tolaria.training.config import TrainingConfig
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _permissive() -> TrainingConfig:
+    """Policies learn under gates that ask for structure and health alone."""
+    return TrainingConfig(gates=GateConfig.permissive())
+
+
+def _few_rounds() -> PPOConfig:
+    """Learning that pays within some twenty updates: larger steps, and less of a hold on the op head, than PPOConfig's own defaults.
+
+    And a start that is readier to take a seed on to the end: where half-grown seeds are the rule, what is learned first is to leave
+    growing alone, and a few rounds may never find out more.
+    """
+    return PPOConfig(
+        learning_rate=3e-3,
+        warmup_updates=2,
+        epochs=6,
+        target_kl=0.05,
+        # With 16 episodes a round, what comes late in them is mostly noise; see benchmarks/gradient.py.
+        gae_lambda=0.85,
+        entropy_start=0.01,
+        entropy_end=0.001,
+        prior_strength=PriorStrength(op=0.05),
+        prior=Prior(wait=0.8, wait_when_ready=0.2),
+    )
+
+
+CHANGEABLE = ("rounds", "examined", "deterministic", "workers", "checkpoint_every", "ppo")
+"""Settings that may be others when an interrupted run goes on, but for ppo.prior; the rest is part of what was learned so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PPORunConfig(GrowthConfig):
+    """Everything that decides how a policy learns by playing. Written to config.toml, from which the same run starts again."""
+
+    kind: Literal["learn"] = "learn"
+    task: tuple[str, ...] = ("digits",)
+    """What to practise on; several tasks take turns."""
+    rounds: Count = 24
+    """Rounds of one episode for every host, each followed by an update."""
+    hosts: Count = 16
+    """Episodes in a round."""
+    seed: Annotated[int, Range(0)] = 0
+    """Of the policy's weights, its chances, and the pool of hosts."""
+    pool: Count = 64
+    """Different hosts to practise on. A finite pool, so that each one's control is trained only once."""
+    workers: Annotated[int, Range(1, 1024)] = field(default_factory=_cores)
+    """Processes that grow hosts; by default one for each core."""
+    examined: Annotated[int, Range(2, 1_000_000)] = 40
+    """Unseen hosts that the policy is compared on at the end."""
+    deterministic: bool = True
+    """In the examination, take the likeliest decision instead of drawing one."""
+    from_policy: Path | None = None
+    """A policy file to start from, e.g. one that imitates the heuristic."""
+    reset_heads: tuple[str, ...] = ()
+    """Heads of that policy to make new: slot, blueprint, tempo and so on."""
+    hidden: Size | None = None
+    """Memory of the policy's LSTM; by default 128, or that of the policy to start from."""
+    slot_width: Size | None = None
+    """Features of a slot in the policy; by default 64, or those of the policy to start from."""
+    checkpoint_every: Count = 1
+    """Rounds between checkpoints."""
+    member: Literal["standard", "family"] = "family"
+    """Family: each host's seed draws its width, kernel, data, noise and budget, so that there is something to tell hosts apart by.
+    Standard: hosts differ in their weights and data order alone, and one schedule suits them all."""
+    training: TrainingConfig = field(default_factory=_permissive)
+    ppo: PPOConfig = field(default_factory=_few_rounds)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def lasting(self) -> PPORunConfig:
+        """This config with whatever may change put back to its default: the same for as long as a run goes on."""
+        fresh = PPORunConfig()
+        defaults = {name: getattr(fresh, name) for name in CHANGEABLE}
+        return replace(self, **{**defaults, "ppo": replace(fresh.ppo, prior=self.ppo.prior)})

@@ -1,0 +1,1 @@
+"""Controllers by rule: waiting, chance, a fixed schedule, and the heuristic."""

@@ -1,0 +1,149 @@
+"""Controllers to compare with: one that waits, one that draws by lot, and one that follows a fixed schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from esper.leyline.actions import WAIT, Decision, Head, Op, Style
+from esper.leyline.config import Range, check_ranges
+from esper.leyline.errors import ConfigError, nearest
+from esper.tamiyo.controllers.controller import State, random_stream, register
+from esper.tamiyo.observe.masks import BoolArray, Masks, check_choice, choose
+from esper.tamiyo.observe.signals import Observation
+from esper.tamiyo.policy.prior import Prior, Share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitConfig:
+    """Nothing to set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Never grows anything: the host as it would have been."""
+
+    config: WaitConfig
+    name: str = "wait"
+
+    def start(self, host: int, slots: tuple[str, ...], seed: int) -> State:
+        """Nothing to remember."""
+        return {}
+
+    def decide(self, observation: Observation, state: State) -> tuple[Decision, State]:
+        """WAIT."""
+        return WAIT, state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomConfig:
+    """How the lots are drawn."""
+
+    wait: Share = 0.7
+    """Chance of WAIT while nothing is ready to advance or fossilise; the rest is as `Prior` says."""
+    uniform: bool = False
+    """Give every legal op the same chance instead, and every other head too, but for the alpha target."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Random:
+    """Draws a legal decision by lot, head by head."""
+
+    config: RandomConfig
+    name: str = "random"
+
+    def start(self, host: int, slots: tuple[str, ...], seed: int) -> State:
+        """Where its random numbers come from; the epoch does the rest."""
+        return {"seed": seed, "host": host}
+
+    def decide(self, observation: Observation, state: State) -> tuple[Decision, State]:
+        """A legal decision."""
+        rng = random_stream(state["seed"], state["host"], observation.report.epoch, self.name)
+        prior = Prior(wait=self.config.wait)
+
+        def pick(head: Head, mask: BoolArray) -> int:
+            chances = mask / mask.sum() if head is Head.OP and self.config.uniform else prior.probabilities(head, mask)
+            return int(rng.choice(len(mask), p=chances))
+
+        return choose(observation.masks, pick), state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedConfig:
+    """The schedule. Epochs are counted from 1."""
+
+    blueprints: tuple[str, ...] = ("conv_light", "mlp_small")
+    """What to grow: the first of these that fits the slot."""
+    first: Annotated[int, Range(1)] = 2
+    """Epoch after which the first seed is germinated."""
+    period: Annotated[int, Range(1)] = 4
+    """Epochs from one germination to the next; one that cannot take place yet is made up for as soon as it can."""
+    seeds: Annotated[int, Range(0)] = 3
+    """How many seeds to germinate in all, at places spread evenly over the host."""
+    style: Style = Style.LINEAR_ADD
+    tempo: int = 3
+    """Epochs that blending takes."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        check_choice(Head.TEMPO, self.tempo)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Uniform places, periodic times: whatever the host does, seeds start by the calendar, advance when they may, and stay."""
+
+    config: FixedConfig
+    name: str = "fixed"
+
+    def start(self, host: int, slots: tuple[str, ...], seed: int) -> State:
+        """Nothing to remember: the report counts the seeds."""
+        return {}
+
+    def decide(self, observation: Observation, state: State) -> tuple[Decision, State]:
+        """FOSSILIZE before ADVANCE before GERMINATE, each as soon as it is legal and due."""
+        masks, done = observation.masks, observation.report.germinated
+        for op, why in ((Op.FOSSILIZE, "it may be kept"), (Op.ADVANCE, "it may advance")):
+            if masks.slots(op).any():
+                return Decision(op=op, slot=masks.slot_names[int(masks.slots(op).argmax())], reason=why), state
+        due = self.config.first + done * self.config.period
+        if done >= self.config.seeds or observation.report.epoch < due:
+            return WAIT, state
+        slot = self._place(masks, done)
+        if slot is None:
+            return WAIT, state
+        decision = Decision(
+            op=Op.GERMINATE,
+            slot=slot,
+            blueprint=self._blueprint(masks, slot),
+            style=self.config.style,
+            tempo=self.config.tempo,
+            reason=f"seed {done + 1} of {self.config.seeds} was due after epoch {due}",
+        )
+        return decision, state
+
+    def _place(self, masks: Masks, done: int) -> str | None:
+        """The legal slot nearest to where the next of evenly spread seeds belongs."""
+        legal = np.flatnonzero(masks.slots(Op.GERMINATE))
+        if not len(legal):
+            return None
+        wanted = (done + 0.5) / self.config.seeds * len(masks.slot_names) - 0.5
+        return masks.slot_names[int(legal[np.abs(legal - wanted).argmin()])]
+
+    def _blueprint(self, masks: Masks, slot: str) -> str:
+        here = [name for name, fits in zip(masks.blueprint_names, masks.blueprints(slot), strict=True) if fits]
+        for name in self.config.blueprints:
+            if name in here:
+                return name
+        wanted = ", ".join(self.config.blueprints)
+        raise ConfigError(f"fixed: none of its blueprints ({wanted}) fits slot {slot!r}; {nearest(wanted, here)}")
+
+
+register("wait", WaitConfig, Wait, purpose="never grows anything")
+register("random", RandomConfig, Random, purpose="draws legal decisions by lot")
+register("fixed", FixedConfig, Fixed, purpose="germinates by the calendar, at places spread evenly, and keeps what it may")

@@ -1,0 +1,79 @@
+"""What every controller is: something that looks at one host after each epoch and decides. And the register of those there are.
+
+A controller never changes. What it remembers of a host is a state of plain values that is handed in and out with every
+decision, so that any number of hosts can share a controller, and a saved run goes on exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from esper.leyline.actions import Decision
+from esper.leyline.config import from_mapping
+from esper.leyline.errors import ConfigError, unknown
+from esper.tamiyo.observe.signals import Observation
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+State = dict[str, Any]
+"""What a controller remembers of one host: plain values that JSON can hold. Never changed in place."""
+
+
+@runtime_checkable
+class Controller(Protocol):
+    """Decides for any number of hosts, one at a time."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in commands, logs and tables."""
+
+    def start(self, host: int, slots: tuple[str, ...], seed: int) -> State:
+        """The state before a host's first epoch. `host` and `seed` (both at least 0) are all that chance may depend on."""
+
+    def decide(self, observation: Observation, state: State) -> tuple[Decision, State]:
+        """A legal decision and the state after it. The same arguments always give the same answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerKind:
+    """One entry of the register."""
+
+    name: str
+    config: type[DataclassInstance]
+    """What can be set, a frozen dataclass with a default for everything."""
+    factory: Callable[[Any], Controller]
+    purpose: str
+    """One line that says what it does."""
+
+
+CONTROLLERS: dict[str, ControllerKind] = {}
+"""Every kind of controller by its name."""
+
+
+def register(name: str, config: type[DataclassInstance], factory: Callable[[Any], Controller], *, purpose: str) -> None:
+    """Make a kind of controller known: `factory(config)` builds one."""
+    if name in CONTROLLERS:
+        raise ConfigError(f"there is already a controller {name!r}: {CONTROLLERS[name].purpose}")
+    CONTROLLERS[name] = ControllerKind(name=name, config=config, factory=factory, purpose=purpose)
+
+
+def make(name: str, config: DataclassInstance | Mapping[str, object] | None = None) -> Controller:
+    """The controller of that name; `config` is an object of its config class, the same as a mapping, or None for the defaults."""
+    if name not in CONTROLLERS:
+        raise unknown("controller", name, CONTROLLERS)
+    kind = CONTROLLERS[name]
+    if config is None or isinstance(config, Mapping):
+        return kind.factory(from_mapping(kind.config, config or {}, source=name))
+    if not isinstance(config, kind.config):
+        raise ConfigError(f"controller {name!r}: its config must be a {kind.config.__name__}; found {type(config).__name__}")
+    return kind.factory(config)
+
+
+def random_stream(seed: int, host: int, epoch: int, name: str) -> np.random.Generator:
+    """The random numbers for one decision: the same for the same arguments, and independent of those for any others."""
+    return np.random.default_rng([seed, host, epoch, *name.encode()])

@@ -1,0 +1,308 @@
+"""What may be decided now: one mask for each head, in the order of the heads, so that whatever passes them is legal.
+
+WAIT is always legal. For the rest:
+
+- GERMINATE: an enabled slot is DORMANT, the seed limit is not reached, and no seed anywhere is GERMINATED, TRAINING, PRUNED,
+  EMBARGOED or RESETTING. The limit counts the seeds in the network now, live or fossil: a pruned one makes room again.
+- ADVANCE: GERMINATED, TRAINING or BLENDING, its gate would pass, and it is not being ramped down to be pruned.
+- FOSSILIZE: HOLDING, and G5 would pass.
+- PRUNE: GERMINATED to HOLDING, old enough (sooner when it measurably harms), and not being ramped down already.
+- SET_ALPHA_TARGET: BLENDING or HOLDING, and alpha is not on its way anywhere.
+
+The other heads are free wherever they matter, but for the blueprint, which must be one for the shape of the slot's features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esper.leyline.actions import ALPHA_SPEEDS, ALPHA_TARGETS, TEMPOS, WAIT, Curve, Decision, Head, Op, Style, matters
+from esper.leyline.config import Range, check_ranges
+from esper.leyline.errors import BlueprintError, ConfigError, EsperError, GateError, TransitionError, unknown
+from esper.leyline.reports import EpochReport, GateVerdict, SeedReport, Topology
+from esper.leyline.stages import CLEANUP, DEVELOPING, LIVE, OCCUPIED, Stage
+
+BoolArray = NDArray[np.bool_]
+Blueprints = Mapping[Topology, tuple[str, ...]]
+"""Names of the blueprints for each topology."""
+
+GERMINATE_WAITS_FOR = DEVELOPING | CLEANUP
+"""While a seed anywhere is in one of these stages no other is germinated: one start at a time."""
+
+HEAD_VALUES: dict[Head, tuple[Any, ...]] = {
+    Head.OP: tuple(Op),
+    Head.STYLE: tuple(Style),
+    Head.TEMPO: TEMPOS,
+    Head.ALPHA_TARGET: ALPHA_TARGETS,
+    Head.ALPHA_SPEED: ALPHA_SPEEDS,
+    Head.ALPHA_CURVE: tuple(Curve),
+}
+"""Values of the heads that are the same for every host, in the order of their indices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What limits a controller beyond the life of a seed itself."""
+
+    max_seeds: Annotated[int | None, Range(1)] = None
+    """Most seeds in the network at once, live or fossil; None for as many as there are slots."""
+    prune_age: Annotated[int, Range(0)] = 5
+    """Epochs after germination before a seed may be pruned: everyone gets a fair trial."""
+    harmful_prune_age: Annotated[int, Range(0)] = 2
+    """The same for a seed whose measured contribution, or trial contribution, is negative."""
+    enabled: tuple[str, ...] | None = None
+    """Slots in which seeds may be germinated; None for all."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def check_slots(self, slots: Sequence[str]) -> None:
+        """Raise UnknownNameError for an enabled slot that the host does not have."""
+        for slot in self.enabled or ():
+            if slot not in slots:
+                raise unknown("slot", slot, slots)
+
+    def is_enabled(self, slot: str) -> bool:
+        """Whether seeds may be germinated there."""
+        return self.enabled is None or slot in self.enabled
+
+
+def check_choice(head: Head, value: object) -> None:
+    """Raise ConfigError for a value that a head of `HEAD_VALUES` does not have."""
+    if value not in HEAD_VALUES[head]:
+        options = ", ".join(str(each.name if isinstance(each, IntEnum) else each) for each in HEAD_VALUES[head])
+        raise ConfigError(f"{head.value} is {value!r}; expected one of {options}")
+
+
+def blueprint_names(blueprints: Blueprints) -> tuple[str, ...]:
+    """Every blueprint of any topology once, sorted: the values of the blueprint head, the same for all hosts."""
+    return tuple(sorted({name for names in blueprints.values() for name in names}))
+
+
+def measured_worth(seed: SeedReport) -> float | None:
+    """The newest measurement of what the seed is worth, in points: its contribution, else its trial contribution; None without any."""
+    return seed.trial_contribution if seed.contribution is None else seed.contribution
+
+
+class Masks:
+    """The masks of one host after one epoch. Never changed once made."""
+
+    __slots__ = ("_blueprints", "_report", "_rules", "blueprint_mask", "blueprint_names", "slot_mask", "slot_names")
+
+    slot_mask: BoolArray
+    """[6, slots]: for each op the slots that it may name; all False for WAIT, which names none."""
+    blueprint_mask: BoolArray
+    """[slots, blueprints]: what can grow in each slot."""
+
+    def __init__(self, report: EpochReport, rules: Rules, blueprints: Blueprints) -> None:
+        self._report, self._rules, self._blueprints = report, rules, blueprints
+        self.slot_names = tuple(seed.slot for seed in report.seeds)
+        rules.check_slots(self.slot_names)
+        self.blueprint_names = blueprint_names(blueprints)
+        fits = [[name in self._names_for(seed) for name in self.blueprint_names] for seed in report.seeds]
+        self.blueprint_mask = _frozen(np.array(fits, dtype=bool).reshape(len(report.seeds), len(self.blueprint_names)))
+        mask = [[op is not Op.WAIT and self._refusal(op, index) is None for index in range(len(report.seeds))] for op in Op]
+        self.slot_mask = _frozen(np.array(mask, dtype=bool).reshape(len(Op), len(report.seeds)))
+
+    # Masks
+
+    def ops(self) -> BoolArray:
+        """[6]: the ops that are legal for some slot; WAIT always is."""
+        mask: BoolArray = np.asarray(self.slot_mask.any(axis=1))
+        mask[Op.WAIT] = True
+        return mask
+
+    def slots(self, op: Op) -> BoolArray:
+        """[slots]: where the op is legal."""
+        return self.slot_mask[op]
+
+    def blueprints(self, slot: str) -> BoolArray:
+        """[blueprints]: what can grow in the slot."""
+        return self.blueprint_mask[self._index(slot)]
+
+    def head(self, head: Head, decision: Decision = WAIT) -> BoolArray:
+        """[choices of the head]: its legal values, given the heads before it as they are in `decision`; later ones are not read.
+
+        A head that does not matter for the op has one legal value, `idle(head)`.
+        """
+        if head is Head.OP:
+            return self.ops()
+        mask = np.zeros(len(self.choices(head)), dtype=bool)
+        if not matters(head, decision.op):
+            mask[self.idle(head) : self.idle(head) + 1] = True
+            return mask
+        if head is Head.SLOT:
+            return self.slots(decision.op)
+        if head is Head.BLUEPRINT:
+            return self.blueprints(decision.slot)
+        mask[:] = True
+        return mask
+
+    def choices(self, head: Head) -> tuple[Any, ...]:
+        """The values of a head, in the order of the mask."""
+        if head is Head.SLOT:
+            return self.slot_names
+        return self.blueprint_names if head is Head.BLUEPRINT else HEAD_VALUES[head]
+
+    @staticmethod
+    def idle(head: Head) -> int:
+        """The index that stands in where a head does not matter: that of a Decision's default, and 0 for slot and blueprint."""
+        return HEAD_VALUES[head].index(getattr(WAIT, head.value)) if head in HEAD_VALUES else 0
+
+    # Decisions
+
+    def decision(self, indices: Sequence[int]) -> Decision:
+        """The decision with these indices, one for each head in order; those of heads that do not matter are not read."""
+        op = Op(indices[0])
+        chosen = {head.value: self.choices(head)[i] for head, i in zip(Head, indices, strict=True) if matters(head, op)}
+        return Decision(**chosen)
+
+    def indices(self, decision: Decision) -> tuple[int, ...]:
+        """One index for each head in order; `idle` for those that do not matter. Raises as `check` does for an unknown value."""
+        found = [self._value(head, decision) if matters(head, decision.op) else self.idle(head) for head in Head]
+        return tuple(found)
+
+    def legal(self, decision: Decision) -> bool:
+        """Whether the decision may be carried out now. Fields that do not matter for the op are not read."""
+        return self._objection(decision) is None
+
+    def check(self, decision: Decision) -> None:
+        """Raise the error that says why the decision may not be carried out, if so."""
+        error = self._objection(decision)
+        if error is not None:
+            raise error
+
+    def why_not(self, op: Op, slot: str) -> str:
+        """Why an op other than WAIT is not legal for the slot, in words; empty when it is."""
+        error = self._refusal(op, self._index(slot))
+        return "" if error is None else str(error)
+
+    def _objection(self, decision: Decision) -> EsperError | None:
+        try:
+            indices = dict(zip(Head, self.indices(decision), strict=True))
+        except EsperError as error:
+            return error
+        if decision.op is Op.WAIT:
+            return None
+        refused = self._refusal(decision.op, indices[Head.SLOT])
+        if refused is None and decision.op is Op.GERMINATE and not self.blueprints(decision.slot)[indices[Head.BLUEPRINT]]:
+            seed = self._report.seeds[indices[Head.SLOT]]
+            here = ", ".join(self._names_for(seed))
+            return BlueprintError(f"blueprint {decision.blueprint!r} does not fit slot {seed.slot!r}; {seed.topology} has: {here}")
+        return refused
+
+    def _value(self, head: Head, decision: Decision) -> int:
+        value, choices = getattr(decision, head.value), self.choices(head)
+        if head in HEAD_VALUES:
+            check_choice(head, value)
+        elif value not in choices:
+            raise unknown(head.value, str(value), choices)
+        return choices.index(value)
+
+    # The rules
+
+    def _refusal(self, op: Op, index: int) -> EsperError | None:
+        """Why the op is not legal for the slot; None when it is. The only place that knows."""
+        seed, verdict = self._report.seeds[index], self._report.verdicts[index]
+        match op:
+            case Op.GERMINATE:
+                return self._no_germinate(seed)
+            case Op.ADVANCE:
+                return _no_advance(seed, verdict)
+            case Op.FOSSILIZE:
+                return _no_fossilize(seed, verdict)
+            case Op.PRUNE:
+                return self._no_prune(seed)
+            case Op.SET_ALPHA_TARGET:
+                return _no_retarget(seed)
+            case Op.WAIT:
+                return None
+
+    def _no_germinate(self, seed: SeedReport) -> EsperError | None:
+        if not self._rules.is_enabled(seed.slot):
+            return TransitionError(f"GERMINATE {seed.slot}: the slot is not enabled; enabled: {', '.join(self._rules.enabled or ())}")
+        if seed.stage is not Stage.DORMANT:
+            return _wrong_stage(Op.GERMINATE, seed, "DORMANT")
+        grown, limit = sum(other.stage in OCCUPIED for other in self._report.seeds), self._rules.max_seeds
+        if limit is not None and grown >= limit:
+            return TransitionError(f"GERMINATE {seed.slot}: {grown} seeds are in the network; at most {limit} may be")
+        for other in self._report.seeds:
+            if other.stage in GERMINATE_WAITS_FOR:
+                return TransitionError(f"GERMINATE {seed.slot}: slot {other.slot!r} is {other.stage.name}; one start at a time")
+        if not self._names_for(seed):
+            return BlueprintError(f"GERMINATE {seed.slot}: there is no blueprint for {seed.topology}")
+        return None
+
+    def _no_prune(self, seed: SeedReport) -> EsperError | None:
+        if seed.stage not in LIVE:
+            return _wrong_stage(Op.PRUNE, seed, "GERMINATED, TRAINING, BLENDING or HOLDING")
+        if seed.pruning:
+            return TransitionError(f"PRUNE {seed.slot}: it is being ramped down already, {seed.ramp_left} epochs left")
+        worth = measured_worth(seed)
+        harms = worth is not None and worth < 0.0
+        age = min(self._rules.prune_age, self._rules.harmful_prune_age) if harms else self._rules.prune_age
+        if seed.age < age:
+            return TransitionError(f"PRUNE {seed.slot}: its seed is {seed.age} epochs old; at least {age} needed")
+        return None
+
+    def _names_for(self, seed: SeedReport) -> tuple[str, ...]:
+        # A shape of features without an entry has nothing that can grow.
+        return self._blueprints.get(seed.topology, ())
+
+    def _index(self, slot: str) -> int:
+        if slot not in self.slot_names:
+            raise unknown("slot", slot, self.slot_names)
+        return self.slot_names.index(slot)
+
+
+def _no_advance(seed: SeedReport, verdict: GateVerdict | None) -> EsperError | None:
+    if seed.stage not in (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING):
+        return _wrong_stage(Op.ADVANCE, seed, "GERMINATED, TRAINING or BLENDING")
+    if seed.pruning:
+        return TransitionError(f"ADVANCE {seed.slot}: it is being ramped down to be pruned, {seed.ramp_left} epochs left")
+    return _no_passage(Op.ADVANCE, seed, verdict)
+
+
+def _no_fossilize(seed: SeedReport, verdict: GateVerdict | None) -> EsperError | None:
+    if seed.stage is not Stage.HOLDING:
+        return _wrong_stage(Op.FOSSILIZE, seed, "HOLDING")
+    return _no_passage(Op.FOSSILIZE, seed, verdict)
+
+
+def _no_retarget(seed: SeedReport) -> EsperError | None:
+    if seed.stage not in (Stage.BLENDING, Stage.HOLDING):
+        return _wrong_stage(Op.SET_ALPHA_TARGET, seed, "BLENDING or HOLDING")
+    if seed.pruning or seed.ramp_left > 0:
+        return TransitionError(
+            f"SET_ALPHA_TARGET {seed.slot}: alpha is on its way to {seed.alpha_target:g}, {seed.ramp_left} epochs left"
+        )
+    return None
+
+
+def _no_passage(op: Op, seed: SeedReport, verdict: GateVerdict | None) -> EsperError | None:
+    assert verdict is not None, f"the report has no verdict for slot {seed.slot!r}, which is {seed.stage.name}"
+    return None if verdict.passed else GateError(f"{op.name} {seed.slot}: {verdict}")
+
+
+def _wrong_stage(op: Op, seed: SeedReport, expected: str) -> TransitionError:
+    return TransitionError(f"{op.name} {seed.slot}: the slot is {seed.stage.name}; expected {expected}")
+
+
+def _frozen(mask: BoolArray) -> BoolArray:
+    mask.setflags(write=False)
+    return mask
+
+
+def choose(masks: Masks, pick: Callable[[Head, BoolArray], int]) -> Decision:
+    """A legal decision, head by head: `pick` is asked for an index only where a head matters, and gets the mask of its legal values."""
+    decision = WAIT
+    for head in Head:
+        if matters(head, decision.op):
+            decision = replace(decision, **{head.value: masks.choices(head)[pick(head, masks.head(head, decision))]})
+    return decision

@@ -1,0 +1,375 @@
+"""From reports to observations: what a controller sees of one host, with the histories that a single report does not hold.
+
+Values are scaled and bounded as the schema in `esper.leyline.observation` says. A loss that is not a number counts as the worst
+one that can be seen, an accuracy that is not a number as 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esper.leyline.actions import Decision, Op, Style
+from esper.leyline.errors import StateError, unknown
+from esper.leyline.observation import (
+    HISTORY_EPOCHS,
+    NO_BLUEPRINT,
+    OBSERVATION,
+    OBSERVATION_LIMIT,
+    OBSERVED_GATES,
+    OBSERVED_STAGES,
+    Field,
+    clamp,
+)
+from esper.leyline.reports import EpochReport, GateVerdict, LifecycleConfig, SeedReport
+from esper.leyline.stages import BLENDED, OCCUPIED, Stage
+from esper.tamiyo.observe.masks import Blueprints, Masks, Rules, blueprint_names
+from esper.tamiyo.observe.trend import slope, trend
+
+WINDOW = HISTORY_EPOCHS + 1
+"""Epochs over which trends are taken: the present one and those in the histories."""
+
+KNOWN_NOISE = 0.5
+"""Least noise that a trend is measured against, in standard errors of the val accuracy: the samples are the same in every epoch, so that
+it varies less from one to the next than from one split to another. The same share of ln K serves for the loss."""
+
+UNKNOWN_NOISE = 0.5
+"""The same in points, where the standard error is not known."""
+
+_NO_MEANING = {field.name: 0.0 for field in OBSERVATION.slot_fields}
+
+Costs = Mapping[str, Mapping[str, int]]
+"""Parameters that each blueprint would add at each slot: costs["r0c1"]["conv_light"]. Counted by the body."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Observation:
+    """One host after one epoch, as a controller sees it. Arrays are read-only; H, S, F, B: host fields, slots, slot fields, blueprints."""
+
+    host: NDArray[np.float32]
+    """[H], in the order of OBSERVATION.host_fields."""
+    slots: NDArray[np.float32]
+    """[S, F], in the order of OBSERVATION.slot_fields."""
+    blueprints: NDArray[np.int64]
+    """[S]: NO_BLUEPRINT, or 1 + the place of the seed's blueprint in `masks.blueprint_names`."""
+    costs: NDArray[np.int64]
+    """[S, B]: parameters that each blueprint would add there; 0 where it does not fit."""
+    masks: Masks
+    report: EpochReport
+    """The same moment in plain numbers with units."""
+
+    def flat(self) -> NDArray[np.float32]:
+        """[H + S * F]: the host's values, then each slot's."""
+        return np.concatenate([self.host, self.slots.ravel()])
+
+    def host_value(self, name: str) -> float:
+        """One field of the host, scaled as in the schema."""
+        return float(self.host[OBSERVATION.host_index(name)])
+
+    def slot_value(self, slot: str, name: str) -> float:
+        """One field of a slot, scaled as in the schema."""
+        return float(self.slots[self.masks.slot_names.index(slot), OBSERVATION.slot_index(name)])
+
+    def recent_accuracies(self) -> list[float]:
+        """Val accuracies of the last epochs in points, oldest first, the present one last; at most WINDOW of them."""
+        count = min(self.report.epoch, WINDOW)
+        names = [f"val_accuracy_{ago}_ago" for ago in range(count - 1, 0, -1)]
+        return [100.0 * self.host_value(name) for name in (*names, "val_accuracy")]
+
+
+class SignalTracker:
+    """Turns the reports of one host, epoch by epoch, into observations."""
+
+    def __init__(self, slots: Sequence[str], blueprints: Blueprints, costs: Costs, rules: Rules, lifecycle: LifecycleConfig) -> None:
+        """`blueprints` are the same for all hosts of a run, `costs` those of this host; `lifecycle` is the one its body lives by."""
+        rules.check_slots(slots)
+        self.slots, self.blueprints, self.costs, self.rules, self.lifecycle = tuple(slots), blueprints, costs, rules, lifecycle
+        self._names = blueprint_names(blueprints)
+        # One value for each epoch so far: losses in units of ln K, accuracies in points, all finite.
+        self._history: dict[str, list[float]] = {name: [] for name in ("train_loss", "train_accuracy", "val_loss", "val_accuracy")}
+        # The last measurements of each slot's present seed: (epoch, points).
+        self._contributions: dict[str, list[tuple[int, float]]] = {slot: [] for slot in self.slots}
+        self._last_op: Op | None = None
+        self._succeeded = False
+
+    def observe(self, report: EpochReport) -> Observation:
+        """The observation after one more epoch. Each epoch is to be shown once, in order."""
+        found = tuple(seed.slot for seed in report.seeds)
+        if found != self.slots:
+            raise StateError(f"the report is of slots {', '.join(found)}; this tracker is for {', '.join(self.slots)}")
+        self._remember(report)
+        masks = Masks(report, self.rules, self.blueprints)
+        slots = [_filled(OBSERVATION.slot_fields, self._slot_values(report, index)) for index in range(len(found))]
+        return Observation(
+            host=_frozen(_filled(OBSERVATION.host_fields, self._host_values(report))),
+            slots=_frozen(np.array(slots, dtype=np.float32).reshape(len(found), OBSERVATION.slot_size)),
+            blueprints=_frozen(np.array([self._blueprint(seed) for seed in report.seeds], dtype=np.int64)),
+            costs=_frozen(self._costs(masks)),
+            masks=masks,
+            report=report,
+        )
+
+    def note_decision(self, decision: Decision, succeeded: bool) -> None:
+        """Tell what was decided after the last observation, and whether it was carried out."""
+        self._last_op, self._succeeded = decision.op, succeeded
+
+    def state(self) -> dict[str, Any]:
+        """Everything remembered, in plain containers that JSON can hold."""
+        return {
+            "slots": list(self.slots),
+            "history": {name: list(values) for name, values in self._history.items()},
+            "contributions": {slot: [list(pair) for pair in pairs] for slot, pairs in self._contributions.items()},
+            "last_op": None if self._last_op is None else self._last_op.name,
+            "succeeded": self._succeeded,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, exactly."""
+        try:
+            if state["slots"] != list(self.slots):
+                raise StateError(f"the saved signals are of slots {', '.join(state['slots'])}; this host has {', '.join(self.slots)}")
+            history = {name: [float(value) for value in state["history"][name]] for name in self._history}
+            pairs = {slot: [(int(epoch), float(value)) for epoch, value in state["contributions"][slot]] for slot in self.slots}
+            last_op = None if state["last_op"] is None else Op[state["last_op"]]
+            succeeded = bool(state["succeeded"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"saved signals cannot be read ({type(error).__name__}: {error})") from error
+        self._history, self._contributions, self._last_op, self._succeeded = history, pairs, last_op, succeeded
+
+    # What is remembered
+
+    def _remember(self, report: EpochReport) -> None:
+        assert report.classes >= 2, f"a report with {report.classes} classes has no scale for its losses"
+        scale = math.log(report.classes)
+        for name in ("train_loss", "val_loss"):
+            self._history[name].append(_finite_loss(getattr(report, name) / scale))
+        for name in ("train_accuracy", "val_accuracy"):
+            value = getattr(report, name)
+            self._history[name].append(0.0 if math.isnan(value) else min(max(float(value), 0.0), 100.0))
+        for seed in report.seeds:
+            self._remember_contribution(seed, report.epoch)
+
+    def _remember_contribution(self, seed: SeedReport, epoch: int) -> None:
+        pairs = self._contributions[seed.slot]
+        if seed.stage not in BLENDED:
+            # A seed without influence has no contribution: what is kept was another's.
+            pairs.clear()
+        elif seed.contribution is not None and math.isfinite(seed.contribution):
+            when = epoch - seed.contribution_age
+            if not pairs or when > pairs[-1][0]:
+                pairs.append((when, float(seed.contribution)))
+                del pairs[:-WINDOW]
+
+    def _ago(self, name: str, epochs: int) -> float:
+        """The value so many epochs ago; the first epoch's stands for those before it."""
+        history = self._history[name]
+        return history[max(0, len(history) - 1 - epochs)]
+
+    def _change(self, name: str, epochs: int = 1) -> float:
+        return self._ago(name, 0) - self._ago(name, epochs)
+
+    # The host
+
+    def _host_values(self, report: EpochReport) -> dict[str, float]:
+        limit = self.rules.max_seeds
+        return {
+            "progress": report.epoch / report.budget,
+            "epoch": math.log2(1 + report.epoch),
+            "step": math.log10(1 + report.steps),
+            "budget": math.log2(1 + report.budget),
+            "epochs_left": math.log2(1 + max(0, report.budget - report.epoch)),
+            **self._learning_values(report),
+            **_harvest_values(report),
+            "parameters": math.log10(1 + report.parameters),
+            "growth": _log_ratio(report.parameters, report.start_parameters, 2),
+            **self._stage_shares(report),
+            **{f"last_op_{op.name.lower()}": float(op is self._last_op) for op in Op},
+            "last_op_succeeded": 0.0 if self._last_op is None else 1.0 if self._succeeded else -1.0,
+            "learning_rate": _log_ratio(report.learning_rate, report.initial_learning_rate, 10),
+            "seeds_germinated": 0.0 if limit is None else report.germinated / limit,
+            "rollbacks": float(report.rollbacks),
+        }
+
+    def _learning_values(self, report: EpochReport) -> dict[str, float]:
+        """Losses and accuracies now, their changes, histories and trends."""
+        loss, accuracy = self._history["val_loss"], self._history["val_accuracy"]
+        train_loss, train_accuracy = self._history["train_loss"][-1], self._history["train_accuracy"][-1]
+        best = max(accuracy)
+        floor = UNKNOWN_NOISE if report.val_error is None else KNOWN_NOISE * report.val_error
+        return {
+            "train_loss": train_loss,
+            "train_accuracy": train_accuracy / 100.0,
+            "val_loss": loss[-1],
+            "val_accuracy": accuracy[-1] / 100.0,
+            "val_accuracy_error": (report.val_error or 0.0) / 10.0,
+            "train_loss_delta": 10.0 * self._change("train_loss"),
+            "train_accuracy_delta": self._change("train_accuracy") / 10.0,
+            "val_loss_delta": 10.0 * self._change("val_loss"),
+            "val_accuracy_delta": self._change("val_accuracy") / 10.0,
+            **{f"val_loss_{ago}_ago": self._ago("val_loss", ago) for ago in range(1, HISTORY_EPOCHS + 1)},
+            **{f"val_accuracy_{ago}_ago": self._ago("val_accuracy", ago) / 100.0 for ago in range(1, HISTORY_EPOCHS + 1)},
+            "val_loss_trend": trend(loss[-WINDOW:], floor / 100.0),
+            "val_accuracy_trend": trend(accuracy[-WINDOW:], floor),
+            "loss_gap": loss[-1] - train_loss,
+            "accuracy_gap": (train_accuracy - accuracy[-1]) / 10.0,
+            "plateau": (len(accuracy) - 1 - accuracy.index(best)) / 10.0,
+            "best_val_accuracy": best / 100.0,
+            "best_val_loss": min(loss),
+        }
+
+    def _stage_shares(self, report: EpochReport) -> dict[str, float]:
+        stages = [seed.stage for seed in report.seeds if self.rules.is_enabled(seed.slot)]
+        count = max(1, len(stages))
+        shares = {f"share_{stage.name.lower()}": stages.count(stage) / count for stage in OBSERVED_STAGES}
+        return {"slots_in_use": sum(stage in OCCUPIED for stage in stages) / count, **shares}
+
+    # A slot
+
+    def _slot_values(self, report: EpochReport, index: int) -> dict[str, float]:
+        seed, verdict = report.seeds[index], report.verdicts[index]
+        return {
+            **({} if seed.stage in OCCUPIED else _NO_MEANING),
+            "enabled": float(self.rules.is_enabled(seed.slot)),
+            **_one_hot("stage", OBSERVED_STAGES, seed.stage),
+            **_one_hot("previous_stage", OBSERVED_STAGES, seed.previous_stage),
+            "epochs_in_stage": seed.epochs_in_stage / 10.0,
+            "improvement_in_stage": self._change("val_accuracy", seed.epochs_in_stage) / 10.0,
+            **(self._seed_values(seed, report.classes) if seed.stage in OCCUPIED else {}),
+            "interaction": sum(value for pair, value in report.interactions.items() if seed.slot in pair) / 10.0,
+            **{f"gate_{gate.name.lower()}": _verdict_value(verdict, gate) for gate in OBSERVED_GATES},
+            "position": seed.position,
+            "width": _log(seed.width, 2) / 2.0,
+            "embargo_left": self._until_dormant(seed) / 10.0,
+        }
+
+    def _seed_values(self, seed: SeedReport, classes: int) -> dict[str, float]:
+        """What has a meaning only where there is a seed."""
+        moving = seed.ramp_left > 0
+        distance = seed.alpha_target - seed.alpha
+        return {
+            "age": seed.age / 10.0,
+            "alpha": seed.alpha,
+            "alpha_target": seed.alpha_target,
+            "alpha_speed": abs(distance) / seed.ramp_left if moving else 0.0,
+            "alpha_direction": float(np.sign(distance)) if moving else 0.0,
+            "ramp_left": seed.ramp_left / 10.0,
+            "pruning": float(seed.pruning),
+            **_one_hot("style", tuple(Style), seed.style),
+            "tempo": seed.tempo / 10.0,
+            "parameters": _log_ratio(seed.host_parameters + seed.parameters, seed.host_parameters, 2),
+            "improvement": self._change("val_accuracy", seed.age) / 10.0,
+            **self._worth_values(seed, classes),
+            **_gradient_values(seed),
+        }
+
+    def _worth_values(self, seed: SeedReport, classes: int) -> dict[str, float]:
+        contribution = seed.contribution if seed.stage in BLENDED else None
+        trial = seed.trial_contribution if seed.stage is Stage.TRAINING else None
+        return {
+            "contribution": 0.0 if contribution is None else contribution / 10.0,
+            "contribution_measured": float(contribution is not None),
+            "contribution_error": 0.0 if contribution is None else (seed.contribution_error or 0.0) / 10.0,
+            "contribution_loss": 0.0 if contribution is None else 10.0 * _loss_drop(seed.contribution_loss, classes),
+            "contribution_age": 0.0 if contribution is None else seed.contribution_age / 10.0,
+            "contribution_trend": slope(self._contributions[seed.slot]) / 10.0,
+            "trial_contribution": 0.0 if trial is None else trial / 10.0,
+            "trial_measured": float(trial is not None),
+            "trial_error": 0.0 if trial is None else (seed.trial_error or 0.0) / 10.0,
+            "trial_loss": 0.0 if trial is None else 100.0 * _loss_drop(seed.trial_loss, classes),
+        }
+
+    def _until_dormant(self, seed: SeedReport) -> int:
+        """Epochs until a slot on its way back is DORMANT: one for PRUNED, then the embargo, then the reset."""
+        embargo, reset = self.lifecycle.embargo_epochs, self.lifecycle.reset_epochs
+        match seed.stage:
+            case Stage.PRUNED:
+                return 1 + embargo + reset
+            case Stage.EMBARGOED:
+                return max(1, 1 + embargo - seed.epochs_in_stage) + reset
+            case Stage.RESETTING:
+                return max(1, 1 + reset - seed.epochs_in_stage)
+            case _:
+                return 0
+
+    def _blueprint(self, seed: SeedReport) -> int:
+        if seed.stage not in OCCUPIED:
+            return NO_BLUEPRINT
+        if seed.blueprint not in self._names:
+            raise unknown(f"blueprint at slot {seed.slot!r}", seed.blueprint, self._names)
+        return 1 + self._names.index(seed.blueprint)
+
+    def _costs(self, masks: Masks) -> NDArray[np.int64]:
+        costs = np.zeros(masks.blueprint_mask.shape, dtype=np.int64)
+        for row, column in np.argwhere(masks.blueprint_mask):
+            slot, name = self.slots[row], self._names[column]
+            if slot not in self.costs or name not in self.costs[slot]:
+                raise StateError(f"no cost is given for blueprint {name!r} at slot {slot!r}, where it fits")
+            costs[row, column] = self.costs[slot][name]
+        return costs
+
+
+def _harvest_values(report: EpochReport) -> dict[str, float]:
+    """The network that would be left if training ended now, without the seeds that are alive."""
+    fossils = sum(seed.parameters for seed in report.seeds if seed.stage is Stage.FOSSILIZED)
+    return {
+        "harvest_accuracy": report.harvest_accuracy / 100.0,
+        "harvest_loss": _finite_loss(report.harvest_loss / math.log(report.classes)),
+        "at_stake": (report.val_accuracy - report.harvest_accuracy) / 10.0,
+        "harvest_growth": _log_ratio(report.start_parameters + fossils, report.start_parameters, 2),
+    }
+
+
+def _gradient_values(seed: SeedReport) -> dict[str, float]:
+    gradients, ratio = seed.gradients, seed.gradient_ratio
+    return {
+        "gradient_norm": 0.0 if gradients is None else _log(gradients.norm, 10),
+        "gradient_health": 0.0 if gradients is None else gradients.health,
+        "gradient_vanishing": 0.0 if gradients is None else gradients.vanishing,
+        "gradient_exploding": 0.0 if gradients is None else gradients.exploding,
+        "seed_gradient_ratio": 0.0 if ratio is None else _log(ratio, 10),
+        "gradients_measured": float(gradients is not None),
+    }
+
+
+def _verdict_value(verdict: GateVerdict | None, gate: object) -> float:
+    if verdict is None or verdict.gate != gate:
+        return 0.0
+    return 1.0 if verdict.passed else -1.0
+
+
+def _one_hot(prefix: str, values: Sequence[Stage] | Sequence[Style], value: Stage | Style) -> dict[str, float]:
+    return {f"{prefix}_{each.name.lower()}": float(each is value) for each in values}
+
+
+def _loss_drop(nats: float | None, classes: int) -> float:
+    return 0.0 if nats is None else nats / math.log(classes)
+
+
+def _finite_loss(value: float) -> float:
+    return OBSERVATION_LIMIT if math.isnan(value) else min(max(float(value), 0.0), OBSERVATION_LIMIT)
+
+
+def _log(value: float, base: int) -> float:
+    """The logarithm; minus infinity, which the bounds cut off, for 0; NaN stays NaN."""
+    return math.log(value, base) if value > 0.0 else math.nan if math.isnan(value) else -math.inf
+
+
+def _log_ratio(value: float, reference: float, base: int) -> float:
+    """Without a reference (a learning rate that starts at 0, say) there is no meaning."""
+    return _log(value / reference, base) if reference > 0.0 else math.nan
+
+
+def _filled(fields: Sequence[Field], values: Mapping[str, float]) -> NDArray[np.float32]:
+    """The values in the order of the fields, each within its bounds."""
+    assert len(values) == len(fields), f"not in the schema: {sorted(values.keys() - {field.name for field in fields})}"
+    return np.array([clamp(field, values[field.name]) for field in fields], dtype=np.float32)
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    array.setflags(write=False)
+    return array

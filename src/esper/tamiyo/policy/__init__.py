@@ -1,0 +1,1 @@
+"""The learned controller: its network, its distribution over decisions, and its file."""

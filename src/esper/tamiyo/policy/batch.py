@@ -1,0 +1,150 @@
+"""Observations of many hosts as tensors, and decisions as rows of indices: the border between hosts and the policy network.
+
+A policy has a list of blueprints of its own. Everything that crosses the border is matched by the blueprints' names, so that it does
+not matter in which order, or among how many others, a host knows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from esper.leyline.actions import Decision, Head, Op, matters
+from esper.leyline.errors import PolicyError, nearest
+from esper.leyline.observation import NO_BLUEPRINT, OBSERVATION
+from esper.tamiyo.observe.masks import Masks
+from esper.tamiyo.observe.signals import Observation
+
+HEADS: tuple[Head, ...] = tuple(Head)
+"""The columns of an action, in order."""
+
+Index = Tensor | slice | int | tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ObservationBatch:
+    """What a policy sees of many hosts. `...` is [hosts] when acting and [hosts, steps] when whole episodes are replayed.
+
+    H, F: values per host and per slot; S: slots of the host that has most; B: blueprints of the policy.
+    """
+
+    host: Tensor
+    """float [..., H]."""
+    slots: Tensor
+    """float [..., S, F]."""
+    blueprints: Tensor
+    """int64 [..., S]: NO_BLUEPRINT, or 1 + the place of the seed's blueprint in the policy's list."""
+    exists: Tensor
+    """bool [..., S]: False where a host has fewer slots than S."""
+    op_mask: Tensor
+    """bool [..., 6]: ops that are legal for some slot. WAIT always is, in padding too."""
+    slot_mask: Tensor
+    """bool [..., 6, S]: for each op the slots that it may name."""
+    blueprint_mask: Tensor
+    """bool [..., S, B]: what can grow in each slot."""
+
+    @classmethod
+    def padding(cls, shape: Sequence[int], slots: int, blueprints: int, device: torch.device | str = "cpu") -> ObservationBatch:
+        """Hosts without a slot that can only wait: what lies behind the end of an episode, and what a buffer is filled with first.
+
+        `slots` is at least 1, so that the slot head always has a value to point at where it does not matter.
+        """
+        assert slots >= 1
+
+        def zeros(*size: int, dtype: torch.dtype = torch.bool) -> Tensor:
+            return torch.zeros(*shape, *size, dtype=dtype, device=device)
+
+        op_mask = zeros(len(Op))
+        op_mask[..., Op.WAIT] = True
+        return cls(
+            host=zeros(OBSERVATION.host_size, dtype=torch.float32),
+            slots=zeros(slots, OBSERVATION.slot_size, dtype=torch.float32),
+            blueprints=torch.full((*shape, slots), NO_BLUEPRINT, dtype=torch.int64, device=device),
+            exists=zeros(slots),
+            op_mask=op_mask,
+            slot_mask=zeros(len(Op), slots),
+            blueprint_mask=zeros(slots, blueprints),
+        )
+
+    @classmethod
+    def from_observations(
+        cls, observations: Sequence[Observation], blueprints: tuple[str, ...], device: torch.device | str = "cpu"
+    ) -> ObservationBatch:
+        """A batch [hosts] for a policy with these blueprints. Hosts may differ in their slots and in the order of their blueprints.
+
+        Raises PolicyError for a host with a blueprint that the policy does not know.
+        """
+        most = max((len(each.masks.slot_names) for each in observations), default=0)
+        batch = cls.padding((len(observations),), max(1, most), len(blueprints))
+        for row, each in enumerate(observations):
+            here = len(each.masks.slot_names)
+            columns = torch.from_numpy(_columns(each.masks.blueprint_names, blueprints))
+            batch.host[row] = _tensor(each.host)
+            batch.slots[row, :here] = _tensor(each.slots)
+            batch.blueprints[row, :here] = torch.cat([torch.tensor([NO_BLUEPRINT]), 1 + columns])[_tensor(each.blueprints)]
+            batch.exists[row, :here] = True
+            batch.op_mask[row] = _tensor(each.masks.ops())
+            batch.slot_mask[row, :, :here] = _tensor(each.masks.slot_mask)
+            batch.blueprint_mask[row, :here, columns] = _tensor(each.masks.blueprint_mask)
+        return batch.to(device)
+
+    @property
+    def shape(self) -> torch.Size:
+        """[hosts] or [hosts, steps]."""
+        return self.host.shape[:-1]
+
+    @property
+    def slot_count(self) -> int:
+        """S."""
+        return self.slots.shape[-2]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> ObservationBatch:
+        """The same change made to every tensor."""
+        return ObservationBatch(**{field.name: change(getattr(self, field.name)) for field in fields(self)})
+
+    def __getitem__(self, index: Index) -> ObservationBatch:
+        """Some of the hosts, or steps."""
+        return self.map(lambda tensor: tensor[index])
+
+    def to(self, device: torch.device | str) -> ObservationBatch:
+        """The same on another device."""
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor by its name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def decision_of(masks: Masks, action: Sequence[int], blueprints: tuple[str, ...]) -> Decision:
+    """The decision that an action [8] of a policy with these blueprints stands for."""
+    indices = [int(index) for index in action]
+    if matters(Head.BLUEPRINT, Op(indices[0])):
+        place = HEADS.index(Head.BLUEPRINT)
+        indices[place] = masks.blueprint_names.index(blueprints[indices[place]])
+    return masks.decision(indices)
+
+
+def action_of(masks: Masks, decision: Decision, blueprints: tuple[str, ...]) -> tuple[int, ...]:
+    """The action [8] of a policy with these blueprints that stands for a decision."""
+    indices = list(masks.indices(decision))
+    if matters(Head.BLUEPRINT, decision.op):
+        indices[HEADS.index(Head.BLUEPRINT)] = int(_columns((decision.blueprint,), blueprints)[0])
+    return tuple(indices)
+
+
+def _columns(names: tuple[str, ...], blueprints: tuple[str, ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Where each of the names stands in the policy's list."""
+    for name in names:
+        if name not in blueprints:
+            raise PolicyError(f"the policy was made without the blueprint {name!r}; {nearest(name, blueprints)}")
+    return np.array([blueprints.index(name) for name in names], dtype=np.int64)
+
+
+def _tensor(array: np.ndarray[Any, np.dtype[Any]]) -> Tensor:
+    # Observations are read-only, which torch warns about unless it gets a copy.
+    return torch.from_numpy(np.array(array))

@@ -1,0 +1,87 @@
+"""A healthy moment of a host, kept in CPU memory: host and fossils with their optimiser state, and the governor, to roll back to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn, optim
+
+from esper.kasmina import Growable
+from esper.leyline.stages import Stage
+from esper.tolaria.training.governor import Governor
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Copies of the host's and fossils' tensors and of the optimiser's state for each of their parameters."""
+
+    epoch: int
+    tensors: dict[str, Tensor]
+    momentum: dict[str, dict[str, Any]]
+    """Optimiser state by parameter name; no entry where there was none."""
+    governor: dict[str, Any]
+    """What the governor knew: a host put back to before it had learned must not be judged as one that has."""
+
+    @classmethod
+    @torch.no_grad()
+    def take(cls, model: Growable, optimizer: optim.Optimizer, governor: Governor, epoch: int) -> Snapshot:
+        """The host as it is now, after `epoch` epochs."""
+        tensors = {name: value.detach().to("cpu", copy=True) for name, value in _lasting(model).items()}
+        momentum = {
+            name: {k: v.detach().to("cpu", copy=True) if isinstance(v, Tensor) else v for k, v in optimizer.state[p].items()}
+            for name, p in _lasting_parameters(model).items()
+            if p in optimizer.state
+        }
+        return cls(epoch, tensors, momentum, governor.state())
+
+    def with_new_fossils(self, model: Growable, optimizer: optim.Optimizer, governor: Governor) -> Snapshot:
+        """This moment, and the fossils that it does not know yet as they are now: their gate found them sound, and the host may not be."""
+        now = Snapshot.take(model, optimizer, governor, self.epoch)
+        tensors = {name: value for name, value in now.tensors.items() if name not in self.tensors}
+        momentum = {name: value for name, value in now.momentum.items() if name in tensors}
+        return replace(self, tensors={**self.tensors, **tensors}, momentum={**self.momentum, **momentum})
+
+    @torch.no_grad()
+    def restore(self, model: Growable, optimizer: optim.Optimizer, governor: Governor) -> None:
+        """Write everything back in place. Every fossil is in the snapshot, because each fossilisation sees to it."""
+        for name, value in _lasting(model).items():
+            value.copy_(self.tensors[name])
+        for name, parameter in _lasting_parameters(model).items():
+            optimizer.state.pop(parameter, None)
+            if name in self.momentum:
+                # Counts of steps are kept on the CPU by every optimiser here, so that reading one waits for no device.
+                optimizer.state[parameter] = {
+                    k: v.to("cpu" if k == "step" else parameter.device, copy=True) if isinstance(v, Tensor) else v
+                    for k, v in self.momentum[name].items()
+                }
+        governor.load_state(self.governor)
+
+    def state(self) -> dict[str, Any]:
+        """Everything, in plain containers."""
+        return {"epoch": self.epoch, "tensors": self.tensors, "momentum": self.momentum, "governor": self.governor}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Snapshot:
+        """The inverse of `state`."""
+        return cls(state["epoch"], state["tensors"], state["momentum"], state["governor"])
+
+
+def _lasting(model: Growable) -> dict[str, Tensor]:
+    """Tensors of the host and of the fossils by name, buffers among them: running statistics break as weights do."""
+    return {f"{part}.{name}": value for part, module in _parts(model).items() for name, value in module.state_dict().items()}
+
+
+def _lasting_parameters(model: Growable) -> dict[str, Tensor]:
+    return {f"{part}.{name}": value for part, module in _parts(model).items() for name, value in module.named_parameters()}
+
+
+def _parts(model: Growable) -> dict[str, nn.Module]:
+    """The modules that last, by name: the host, and seed and gate of each fossil."""
+    parts: dict[str, nn.Module] = {"host": model.host}
+    for slot in model._slots():
+        if slot.life.stage is Stage.FOSSILIZED:
+            modules = {"seed": slot.seed, "gating": slot.gating}
+            parts.update({f"{slot.id}/{name}": module for name, module in modules.items() if module is not None})
+    return parts

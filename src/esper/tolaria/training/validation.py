@@ -1,0 +1,215 @@
+"""Validation: the network as it is, and every counterfactual configuration of its seeds, on the val split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esper.kasmina import Growable
+from esper.kasmina.attach.probe import evaluating
+from esper.leyline.stages import BLENDED, Stage
+from esper.tolaria.data import Split
+from esper.tolaria.tasks import Task
+from esper.tolaria.training.attribution import Configuration, configurations, interactions, shapley
+from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.flops import FlopLedger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What validation found. Accuracies in points."""
+
+    loss: float
+    accuracy: float
+    error: float | None
+    """Standard error of the accuracy."""
+    per_class: tuple[float, ...]
+    bare_accuracy: float | None
+    harvest_accuracy: float
+    harvest_loss: float
+    interactions: dict[tuple[str, str], float]
+    shapley: dict[str, float]
+    configurations: Sequence[Configuration]
+    """Those that were evaluated, the network as it is first."""
+    flops: dict[str, int] = field(default_factory=dict)
+
+
+def measure(
+    model: Growable,
+    run: Callable[..., Any],
+    task: Task,
+    split: Split,
+    classes: int,
+    config: TrainingConfig,
+    *,
+    seed: int,
+    reference: Sequence[Tensor] = (),
+) -> Measurement:
+    """Evaluate all configurations, and record each seed's contribution with the body. `reference` is as in `evaluate`."""
+    blended, fossils, trials = model.at(*BLENDED), model.at(Stage.FOSSILIZED), model.at(Stage.TRAINING)
+    wanted = configurations(blended, fossils, trials, config.attribution, seed)
+    scores, per_class = evaluate(model, run, task, split, classes, config.eval_batch, wanted, reference)
+    accuracy = {on: score.accuracy for on, score in scores.items()}
+    base = wanted[0]
+    record_contributions(model, scores)
+    full = config.attribution == "full" and blended
+    return Measurement(
+        loss=scores[base].loss,
+        accuracy=accuracy[base],
+        error=scores[base].error,
+        per_class=per_class,
+        bare_accuracy=accuracy[frozenset()] if blended else None,
+        harvest_accuracy=accuracy[frozenset(fossils)],
+        harvest_loss=scores[frozenset(fossils)].loss,
+        interactions=interactions(blended, accuracy),
+        configurations=wanted,
+        shapley=shapley(blended, accuracy.__getitem__, seed) if full else {},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Score:
+    """One configuration on one split: loss, and accuracy in points."""
+
+    loss: float
+    accuracy: float
+    hits: NDArray[np.floating] | None = None
+    """Of each sample, the share of its targets that was predicted; None where that is not known."""
+    targets: int = 1
+    """Of one sample: 1 for an image, the tokens of a block of text."""
+
+    @property
+    def error(self) -> float | None:
+        """The standard error of the accuracy, in points: how far it would be off on other samples. None if not known."""
+        return None if self.hits is None else _standard_error(self.hits, self.targets)
+
+
+def record_contributions(model: Growable, scores: Mapping[Configuration, Score]) -> None:
+    """Tell the body what each seed brings, and how sure that is: one with influence against the network without it, one in TRAINING
+    against the network as it is."""
+    base = frozenset(model.at(*BLENDED))
+    for slot in base:
+        on, off = scores[base], scores[base - {slot}]
+        model.record(slot, contribution=on.accuracy - off.accuracy, error=_error(on, off), loss=off.loss - on.loss)
+    for slot in model.at(Stage.TRAINING):
+        on, off = scores[base | {slot}], scores[base]
+        model.record(slot, trial_contribution=on.accuracy - off.accuracy, error=_error(on, off), loss=off.loss - on.loss)
+
+
+def _error(first: Score, second: Score) -> float | None:
+    """The standard error of the difference of two accuracies on the same samples, in points; None if not known."""
+    if first.hits is None or second.hits is None:
+        return None
+    return _standard_error(first.hits.astype(np.float64) - second.hits, first.targets)
+
+
+def _standard_error(shares: NDArray[np.floating], targets: int) -> float:
+    """Of the mean of shares of targets, in points; as if one target more had been the odd one out, so that it is never 0."""
+    squares = float(((shares - shares.mean(dtype=np.float64)) ** 2).sum()) + 1.0 / targets**2
+    return 100.0 * math.sqrt(squares) / len(shares)
+
+
+def evaluate(
+    model: Growable,
+    run: Callable[..., Any],
+    task: Task,
+    split: Split,
+    classes: int,
+    eval_batch: int,
+    wanted: Sequence[Configuration],
+    reference: Sequence[Tensor] = (),
+) -> tuple[dict[Configuration, Score], tuple[float, ...]]:
+    """The score of each configuration, and the accuracy by class of the first. Waits for the device once, at the end.
+
+    reference: training inputs from which batch norms are made anew, for each configuration by itself: statistics of one network are
+    wrong for another. Without them the configurations run stacked, in one pass.
+    """
+    n, device = len(split), split.x.device
+    losses = torch.zeros(len(wanted), device=device)
+    hits = torch.zeros(len(wanted), n, device=device)
+    by_class = torch.zeros(2, classes, device=device)
+    counted = task.kind == "classification"
+    passes = [[i] for i in range(len(wanted))] if reference else [list(range(len(wanted)))]
+    with evaluating(model):
+        assert not model.training, "validation needs eval mode"
+        for rows in passes:
+            with _recalibrated(model, wanted[rows[0]], reference):
+                for start, x, y in _chunks(split, max(1, eval_batch // len(rows))):
+                    logits = _logits(model, run, x, [wanted[i] for i in rows])
+                    for i, part in zip(rows, logits.split(len(x)), strict=True):
+                        losses[i] += task.loss(part, y) * len(x)
+                        hits[i, start : start + len(x)] = task.correct(part, y).float()
+                    if counted and rows[0] == 0:
+                        right = y[logits[: len(x)].argmax(-1) == y]
+                        by_class += torch.stack([torch.bincount(labels, minlength=classes) for labels in (right, y)])
+    targets = split.y.numel() // n
+    shares = (100.0 * by_class[0] / by_class[1].clamp(min=1)).tolist() if counted else []
+    totals, table = losses.tolist(), hits.cpu().numpy()
+    scores = {
+        on: Score(loss=total / n, accuracy=100.0 * float(row.sum(dtype=np.float64)) / split.y.numel(), hits=row / targets, targets=targets)
+        for on, total, row in zip(wanted, totals, table, strict=True)
+    }
+    return scores, tuple(shares)
+
+
+@contextmanager
+def _recalibrated(model: Growable, on: Configuration, reference: Sequence[Tensor]) -> Iterator[None]:
+    if not reference:
+        yield
+        return
+    with model.showing(on), model.recalibrated(reference):
+        yield
+
+
+def _chunks(split: Split, size: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+    for start in range(0, len(split), size):
+        yield start, split.x[start : start + size], split.y[start : start + size]
+
+
+def _logits(model: Growable, run: Callable[..., Any], x: Tensor, wanted: Sequence[Configuration]) -> Tensor:
+    """Logits of every configuration, one after another along the batch."""
+    if len(wanted) == 1:
+        with model.showing(wanted[0]):
+            return run(x)
+    with model.stacked(wanted, batch=len(x)):
+        return run(x.repeat(len(wanted), *[1] * (x.dim() - 1)))
+
+
+def count(
+    model: Growable,
+    task: Task,
+    split: Split,
+    wanted: Sequence[Configuration],
+    ledger: FlopLedger,
+    architecture: Hashable,
+    reference: int = 0,
+) -> dict[str, int]:
+    """Operations of validating the network as it is, `reference` samples for its batch norms included, and of the other configurations."""
+    samples = min(2, len(split))
+    x, y = split.x[:samples], split.y[:samples]
+
+    def one() -> int:
+        return ledger.per_sample(model, architecture, samples, lambda: task.loss(model(x), y), backward=False)[0]
+
+    plain = one()
+    if reference:
+        total = 0
+        for on in wanted:
+            with model.showing(on):
+                total += one()
+    elif len(wanted) > 1:
+        # Every seed that some configuration has on runs for all of them.
+        with model.stacked([frozenset().union(*wanted)], batch=samples):
+            total = one() * len(wanted)
+    else:
+        total = plain
+    rows = len(split) + reference
+    return {"validation": plain * rows, "counterfactual": (total - plain) * rows}

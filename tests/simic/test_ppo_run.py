@@ -1,0 +1,153 @@
+"""The school: rounds, learning, examination, and going on after a stop."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from esper.leyline.config import load
+from esper.leyline.errors import ConfigError, PolicyError, UnknownNameError
+from esper.nissa import NullHub, read_events
+from esper.simic.growth.environment import Growth, Start
+from esper.simic.growth.play import play_controller
+from esper.simic.runs.ppo import PPORun
+from esper.simic.runs.ppo_config import PPORunConfig
+from esper.simic.runs.runner import Interrupted, resume, start
+from esper.tamiyo import make
+from esper.tolaria.storage.checkpoint import CheckpointStore
+from esper.tolaria.storage.runs import read_run
+from tests.simic.runs import small
+
+TINY = PPORunConfig(
+    rounds=3, hosts=3, pool=3, examined=2, epochs=7, workers=1, fix={"widths": "[2, 2]", "train_size": "100"}, hidden=16, slot_width=16
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("ESPER_DATA", str(tmp_path / "data"))
+
+
+class StopAfter:
+    """Asks for a stop after so many rounds, as Ctrl-C would."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+
+    def start(self, work: PPORun) -> None:
+        self.work = work
+
+    def progress(self, done: int) -> None:
+        """Nothing."""
+
+    def epoch(self, work: PPORun) -> None:
+        if work.round == self.rounds:
+            import os
+            import signal
+
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def stop(self) -> None:
+        """Nothing."""
+
+
+def policy_of(run: Path) -> dict[str, torch.Tensor]:
+    checkpoint = CheckpointStore(run / "checkpoints", run=read_run(run).id).latest()
+    assert checkpoint is not None
+    found: dict[str, torch.Tensor] = checkpoint.state["session"]["policy"]
+    return found
+
+
+def test_a_school_that_was_stopped_learns_the_same(tmp_path: Path) -> None:
+    whole = start(TINY, tmp_path / "whole", "test")
+    with pytest.raises(Interrupted, match="--resume"):
+        start(TINY, tmp_path / "stopped", "test", StopAfter(1))
+    again = resume(tmp_path / "stopped")
+    assert json.dumps(whole["rounds"]) == json.dumps(again["rounds"])
+    assert whole["examination"] == again["examination"]
+    first, second = policy_of(tmp_path / "whole"), policy_of(tmp_path / "stopped")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    events = [[each.identity() for each in read_events(tmp_path / name / "events.jsonl")] for name in ("whole", "stopped")]
+    assert events[0] == events[1]
+    assert (tmp_path / "whole" / "policy.safetensors").is_file()
+    assert len(list((tmp_path / "stopped" / "episodes").iterdir())) == TINY.rounds * TINY.hosts
+    with pytest.raises(Exception, match="finished"):
+        resume(tmp_path / "whole")
+
+
+def test_a_stopped_run_goes_on_with_other_settings_of_learning_and_no_others(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        start(TINY, run, "test", StopAfter(1))
+    for wrong in ("hosts", "task", "ppo.prior.wait", "training.clip"):
+        with pytest.raises(ConfigError, match=f"'{wrong}' cannot change when a run goes on; what can: rounds, "):
+            resume(run, settings={wrong: 3})
+    with pytest.raises(ConfigError, match="entropy_start"):
+        resume(run, settings={"ppo.entropy_start": -1.0})
+    summary = resume(run, settings={"ppo.entropy_start": 0.5, "ppo.entropy_end": 0.5, "ppo.weight_decay": 0.25, "rounds": 2})
+    assert [each["train/entropy_coefficient"] for each in summary["rounds"]] == [TINY.ppo.entropy_start, 0.5]
+    config = load(PPORunConfig, run / "config.toml")
+    assert config == replace(TINY, rounds=2, ppo=replace(TINY.ppo, entropy_start=0.5, entropy_end=0.5, weight_decay=0.25))
+    assert "changed: ppo.entropy_start is 0.5, " in (run / "log.txt").read_text()
+    newest = CheckpointStore(run / "checkpoints", run=read_run(run).id).latest()
+    assert newest is not None
+    assert [group["weight_decay"] for group in newest.state["session"]["optimizer"]["param_groups"]] == [0.0, 0.25]
+
+
+def test_a_run_under_a_controller_goes_on_as_it_began(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        start(small(), tmp_path / "run", "test", StopAfter(2))
+    with pytest.raises(ConfigError, match="'epochs' cannot change when a run goes on; this kind of run goes on as it began"):
+        resume(tmp_path / "run", settings={"epochs": 20})
+
+
+def test_workers_play_what_one_process_plays(tmp_path: Path) -> None:
+    config = replace(TINY, rounds=1)
+    alone, several = PPORun(config, NullHub()), PPORun(replace(config, workers=2), NullHub())
+    try:
+        alone.run_epoch()
+        several.run_epoch()
+        assert alone.history == several.history
+        for one, other in zip(alone.policy.parameters(), several.policy.parameters(), strict=True):
+            assert torch.equal(one, other)
+    finally:
+        alone.close()
+        several.close()
+
+
+def test_a_policy_is_carried_on_and_its_heads_can_be_made_new(tmp_path: Path) -> None:
+    start(replace(TINY, rounds=1), tmp_path / "first", "test")
+    file = tmp_path / "first" / "policy.safetensors"
+    same = PPORun(replace(TINY, from_policy=file), NullHub())
+    fresh = PPORun(replace(TINY, from_policy=file, reset_heads=("blueprint",)), NullHub())
+    different = [name for name, p in same.policy.named_parameters() if not torch.equal(p, dict(fresh.policy.named_parameters())[name])]
+    assert different, "nothing was reset"
+    assert all("blueprint" in name for name in different), "and nothing else was"
+    assert PPORun(replace(TINY, from_policy=file, hidden=None, slot_width=None), NullHub()).policy.config.hidden == 16
+    with pytest.raises(ConfigError, match=r"policy\.safetensors has a hidden of 16, which cannot become 32; leave the setting out"):
+        PPORun(replace(TINY, from_policy=file, hidden=32), NullHub())
+
+
+def test_mistakes_are_found_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="digits"):
+        PPORun(replace(TINY, task=("digit",)), NullHub())
+    with pytest.raises(ConfigError, match="from-policy"):
+        PPORun(replace(TINY, reset_heads=("slot",)), NullHub())
+    damaged = tmp_path / "policy.safetensors"
+    damaged.write_bytes(b"not a policy")
+    with pytest.raises(PolicyError):
+        PPORun(replace(TINY, from_policy=damaged), NullHub())
+    with pytest.raises(ConfigError, match="rounds"):
+        replace(TINY, rounds=0)
+
+
+def test_a_random_legal_episode_on_the_default_task_often_ends_with_a_fossil() -> None:
+    config = replace(PPORunConfig(), control=False)
+    played = play_controller(Growth(config), make("random"), [Start("digits", seed) for seed in range(8)])
+    share = sum(each.final["fossilized"] > 0 for each in played) / len(played)
+    assert share > 0.2, "with nothing to learn from, nothing is learned"
