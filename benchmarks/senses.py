@@ -36,8 +36,10 @@ from esper.tolaria.data import Data, Split
 from esper.tolaria.data.splits import stratified
 from esper.tolaria.tasks import get
 from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.engine import SerialEngine
 from esper.tolaria.training.flops import FlopLedger
 from esper.tolaria.training.host import Host
+from esper.tolaria.training.validation import measured
 
 LOOKS = ("seen", "repeat", "still", "half a", "half b")
 Rows = dict[str, list[list[float]]]
@@ -68,7 +70,7 @@ class Watched:
 
     def epoch(self) -> list[Observation]:
         """One epoch more, what each look saw of it, and the decision after it."""
-        report = self.host.train_epoch()
+        (report,) = SerialEngine().run_epoch([self.host])
         reports = {"seen": report} | {name: self._looked(name, copy, report) for name, copy in self.copies.items()}
         observations = {look: self.episodes[look].look(reports[look]) for look in LOOKS}
         first = self.episodes["seen"]
@@ -85,22 +87,11 @@ class Watched:
             copy.model.host_meter.reset()
             for slot in copy.model.slots.values():
                 slot.meter.reset()  # type: ignore[union-attr, operator]
-            again = copy.train_epoch()
+            (again,) = SerialEngine().run_epoch([copy])
             known = ("epoch", "steps", "learning_rate", "initial_learning_rate", "rollbacks")
             return replace(again, **{each: getattr(report, each) for each in known})
-        found = copy._measure()
-        seeds = copy.model.reports()
-        return replace(
-            report,
-            val_loss=found.loss,
-            val_accuracy=found.accuracy,
-            bare_accuracy=found.bare_accuracy,
-            harvest_accuracy=found.harvest_accuracy,
-            harvest_loss=found.harvest_loss,
-            interactions=found.interactions,
-            seeds=seeds,
-            verdicts=tuple(copy.model.verdict(seed.slot) if seed.stage in LIVE else None for seed in seeds),
-        )
+        scores, per_class = copy.evaluate().read()
+        return replace(report, **measured(copy.model, scores), per_class=per_class)
 
 
 def watched(job: tuple[str, Path | None, GrowthConfig, str, int]) -> Rows:

@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from torch import nn
 from esper.tolaria.data import Data, epoch_order, stream_seed
 from esper.tolaria.tasks import Member, get
 from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.engine import SerialEngine
 from esper.tolaria.training.flops import FlopLedger
 from esper.tolaria.training.host import Host
 
@@ -120,17 +122,16 @@ def measure(name: str, data: Data, epochs: int, hosts: int) -> dict[str, Any]:
     """All figures of one member."""
     member = get("digits").family.with_fixed(epochs=10_000, **MEMBERS[name]).standard
     kilobytes = {
-        "host_kb": memory(lambda seed: make_host(data, member, seed).train_epoch, hosts),
+        "host_kb": memory(lambda seed: partial(SerialEngine().run_epoch, [make_host(data, member, seed)]), hosts),
         "bare_kb": memory(lambda seed: Bare(data, member, seed).whole, hosts),
     }
     host, bare = make_host(data, member, 0), Bare(data, member, 0)
 
     def train() -> None:
-        host._train()
-        host.epoch += 1
+        host.train(host.begin_epoch())
 
     train_host, train_bare = alternate(train, bare.train, epochs)
-    whole_host, whole_bare = alternate(host.train_epoch, bare.whole, epochs)
+    whole_host, whole_bare = alternate(partial(SerialEngine().run_epoch, [host]), bare.whole, epochs)
     for mine, theirs in zip(host.model.host.parameters(), bare.network.parameters(), strict=True):
         assert torch.equal(mine, theirs), "the two did not compute the same"
     seconds = {"train": train_host, "bare_train": train_bare, "whole": whole_host, "bare_whole": whole_bare}

@@ -6,6 +6,7 @@ import hashlib
 import struct
 from dataclasses import asdict
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,8 +20,10 @@ from esper.leyline.stages import Stage
 from esper.tolaria.data import Data, Split
 from esper.tolaria.tasks import Task, get
 from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.engine import SerialEngine
 from esper.tolaria.training.flops import FlopLedger
 from esper.tolaria.training.host import Host
+from esper.tolaria.training.validation import measured
 
 OPEN = GateConfig(strict=False, min_training_epochs=0, min_gradient_health=0.0)
 """Gates that ask for next to nothing, so that a seed comes through its life in a few epochs."""
@@ -41,12 +44,24 @@ def make_host(seed: int = 0, config: TrainingConfig = EASY, task: str = "digits"
     return Host(get(task), data(task), chosen, seed, config, FlopLedger())
 
 
+def train_epoch(host: Host) -> EpochReport:
+    """One epoch, as the serial engine runs it."""
+    (report,) = SerialEngine().run_epoch([host])
+    return report
+
+
 def epoch(host: Host, *decisions: Decision) -> tuple[EpochReport, list[Event]]:
     """One epoch, what was decided after it, and its end."""
-    report = host.train_epoch()
+    report = train_epoch(host)
     for decision in decisions:
         host.model.act(decision)
     return report, host.end_epoch()
+
+
+def looked(host: Host) -> SimpleNamespace:
+    """What an epoch's report would say of the host's model now, by the report's names."""
+    scores, per_class = host.evaluate().read()
+    return SimpleNamespace(**measured(host.model, scores, host.config.attribution, host.seed), per_class=per_class)
 
 
 def germinate(slot: str = "r0c1", blueprint: str = "conv_light", **values: Any) -> Decision:
@@ -61,7 +76,7 @@ def grow_to(host: Host, stage: Stage, slot: str = "r0c1", blueprint: str = "conv
             Stage.TRAINING: Decision(op=Op.ADVANCE, slot=slot),
             Stage.HOLDING: Decision(op=Op.FOSSILIZE, slot=slot),
         }
-        report = host.train_epoch()
+        report = train_epoch(host)
         now = next(seed.stage for seed in report.seeds if seed.slot == slot)
         if now in decisions:
             host.model.act(decisions[now])

@@ -16,7 +16,7 @@ from esper.leyline.stages import Stage
 from esper.tolaria.training.config import TrainingConfig
 from esper.tolaria.training.engine import SerialEngine
 from esper.tolaria.training.host import Host
-from tests.tolaria.small import OPEN, bits, epoch, facts, grow_to, make_host
+from tests.tolaria.small import OPEN, bits, epoch, facts, grow_to, make_host, train_epoch
 
 
 def test_the_serial_engine_reports_in_order_and_tells_its_progress() -> None:
@@ -60,7 +60,7 @@ def test_channels_last_grows_and_keeps_its_layout() -> None:
     _, usual = whole_growth(TrainingConfig(gates=OPEN))
     assert is_sound(host, report)
     assert report.train_loss == pytest.approx(usual.train_loss, rel=0.05)
-    images, _ = host.batch(torch.arange(2))
+    images, _ = host.batch(torch.arange(2), 0)
     assert images.is_contiguous(memory_format=torch.channels_last)
     weight = host.model.host.get_parameter("blocks.1.features.0.weight")
     assert weight.is_contiguous(memory_format=torch.channels_last)
@@ -90,7 +90,7 @@ BF16 = """
 from tests.tolaria.test_engine import *
 host, report = whole_growth(TrainingConfig(gates=OPEN, precision="bf16"))
 dtypes = {p.dtype for p in host.model.parameters()}
-first = make_host(5, TrainingConfig(precision="bf16")).train_epoch()
+first = train_epoch(make_host(5, TrainingConfig(precision="bf16")))
 print(is_sound(host, report), dtypes == {torch.float32}, first.train_loss)
 """
 
@@ -103,7 +103,7 @@ def test_a_host_grows_in_bf16_with_its_weights_in_float32() -> None:
     assert done.returncode == 0, done.stderr
     sound, plain, loss = done.stdout.split()
     assert (sound, plain) == ("True", "True")
-    usual = make_host(5).train_epoch()
+    usual = train_epoch(make_host(5))
     assert float(loss) == pytest.approx(usual.train_loss, rel=0.02)
     assert float(loss) != usual.train_loss
 

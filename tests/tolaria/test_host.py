@@ -20,7 +20,7 @@ from esper.tolaria.data import epoch_order, stream_seed
 from esper.tolaria.training.config import TrainingConfig
 from esper.tolaria.training.engine import SerialEngine
 from esper.tolaria.training.host import Host
-from tests.tolaria.small import OPEN, bits, data, epoch, facts, fingerprint, germinate, grow_to, make_host
+from tests.tolaria.small import OPEN, bits, data, epoch, facts, fingerprint, germinate, grow_to, make_host, train_epoch
 
 LOTS = {"wait": 0.1}
 """A random controller that seldom waits, so that much happens in a few epochs."""
@@ -97,12 +97,12 @@ def test_growing_shifts_neither_order_nor_augmentation() -> None:
 def test_every_sample_is_seen_once_in_every_epoch() -> None:
     host = make_host(0, UNMEASURED, train_size=100, batch=32)
     batches = recorded(host)
-    host.train_epoch()
+    train_epoch(host)
     seen = torch.cat([x for x, _ in batches[1:]]).flatten(1)
     expected = host.split.x.flatten(1)
     assert [len(x) for x, _ in batches[1:]] == [32, 32, 32, 4]
     assert sorted(map(tuple, seen.tolist())) == sorted(map(tuple, expected.tolist()))
-    host.train_epoch()
+    train_epoch(host)
     again = torch.cat([x for x, _ in batches[6:]]).flatten(1)
     assert sorted(map(tuple, again.tolist())) == sorted(map(tuple, expected.tolist()))
     assert not torch.equal(again, seen), "each epoch has an order of its own"
@@ -111,7 +111,7 @@ def test_every_sample_is_seen_once_in_every_epoch() -> None:
 def test_a_last_batch_of_one_joins_the_one_before() -> None:
     host = make_host(0, UNMEASURED, train_size=97, batch=48)  # a batch norm over vectors could not work on a single sample
     batches = recorded(host)
-    host.train_epoch()
+    train_epoch(host)
     assert [len(x) for x, _ in batches[1:]] == [48, 49]
 
 
@@ -176,8 +176,7 @@ def test_dropout_is_a_matter_of_seed_and_epoch_alone() -> None:
         host.model.host.get_submodule("head").register_forward_pre_hook(draw)
         for _ in range(2):
             drawn.clear()
-            host._train()
-            host.epoch += 1
+            host.train(host.begin_epoch())
             masks.append(torch.stack(drawn).tolist())
     assert masks[:2] == masks[2:4], "whatever the global stream is at"
     assert masks[0] != masks[1], "each epoch draws anew"

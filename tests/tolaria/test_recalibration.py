@@ -14,7 +14,7 @@ from esper.leyline.errors import ConfigError
 from esper.leyline.stages import BLENDED, Stage
 from esper.tolaria.training.config import TrainingConfig
 from esper.tolaria.training.host import Host
-from tests.tolaria.small import EASY, OPEN, bits, data, epoch, facts, germinate, grow_to, make_host, plain_score
+from tests.tolaria.small import EASY, OPEN, bits, data, epoch, facts, germinate, grow_to, looked, make_host, plain_score, train_epoch
 
 RUNNING = TrainingConfig(gates=OPEN, recalibrate=0)
 """Measures with the running statistics, as torch does by itself."""
@@ -54,14 +54,14 @@ def test_a_host_whose_weights_jump_is_measured_as_the_network_with_settled_stati
     for _ in range(8):
         report, _ = epoch(host)
     jump(host)
-    after = host._measure()
+    after = looked(host)
     assert report.val_accuracy > 60.0, "else this shows nothing"
     assert running_accuracy(host) < report.val_accuracy - 30.0, "the running statistics are those of another network"
-    assert abs(after.accuracy - report.val_accuracy) <= ONE_IMAGE, "and the network is the same as before"
-    assert after.loss == pytest.approx(report.val_loss, rel=0.01)
+    assert abs(after.val_accuracy - report.val_accuracy) <= ONE_IMAGE, "and the network is the same as before"
+    assert after.val_loss == pytest.approx(report.val_loss, rel=0.01)
     # 256 of 600 training images stand for all of them: within 2 points, two thirds of the standard error that val itself has.
-    assert abs(after.accuracy - settled_accuracy(host)) <= 2.0
-    assert after.accuracy == after.harvest_accuracy
+    assert abs(after.val_accuracy - settled_accuracy(host)) <= 2.0
+    assert after.val_accuracy == after.harvest_accuracy
     assert abs(host.score(host.data.val).accuracy - settled_accuracy(host)) <= ONE_IMAGE, "what is harvested has them of all"
 
 
@@ -81,12 +81,12 @@ def test_every_configuration_is_measured_with_statistics_of_its_own() -> None:
     host = larger(0, replace(EASY, recalibrate=10_000))
     grow_to(host, Stage.HOLDING, "r0c0", "conv_heavy")
     epoch(host, germinate("r0c1"))
-    host.train_epoch()
+    train_epoch(host)
     assert host.model.at(*BLENDED) == ["r0c0"]
     with torch.no_grad():
         for parameter in host.model.slots["r0c0"].parameters():
             parameter.add_(0.2)  # the seed makes a difference at once, and no statistics have followed
-    host._measure()
+    looked(host)
     report, accuracy = host.model.report("r0c0"), settled_accuracy(host)
     assert report.contribution == pytest.approx(accuracy - settled_accuracy(host, ("r0c0",)), abs=1e-4)
     assert abs(report.contribution or 0.0) > 5.0, "else this shows nothing"
@@ -100,7 +100,7 @@ def test_hosts_without_batch_norms_are_untouched_bit_for_bit() -> None:
     assert hosts[0].reference() == []
     for host in hosts:
         grow_to(host, Stage.HOLDING, "r0c0", "mlp_small")
-    reports = [host.train_epoch() for host in hosts]
+    reports = [train_epoch(host) for host in hosts]
     assert facts(reports[0]) == facts(reports[1])
     assert bits(hosts[0].state()) == bits(hosts[1].state())
 
@@ -138,7 +138,7 @@ def test_the_governor_judges_the_network_and_not_the_lag() -> None:
     losses = []
     for host in hosts:
         jump(host)
-        losses.append((host._measure().loss, host.governor._mean()))
+        losses.append((looked(host).val_loss, host.governor._mean()))
     (settled, mean), (lagging, _) = losses
     assert settled < 1.5 * mean
     assert lagging > 3.0 * mean, "which would count as divergence"
@@ -184,7 +184,7 @@ def test_standard_errors_say_how_far_measurements_are_off_on_other_samples() -> 
     """Measured on halves of val, two figures differ by what their errors say: in the mean square, and for contributions as for levels."""
     host = larger(0, train_size=1000)
     grow_to(host, Stage.HOLDING, "r0c0", "conv_heavy")
-    host.train_epoch()
+    train_epoch(host)
     val, slot = data().val, "r0c0"
     ratios: dict[str, list[float]] = {"contribution": [], "level": []}
     for draw in range(40):
@@ -192,11 +192,11 @@ def test_standard_errors_say_how_far_measurements_are_off_on_other_samples() -> 
         parts = []
         for index in order.chunk(2):
             host.data._splits = (data().train, replace(val, x=val.x[index], y=val.y[index]), lambda: val)
-            found = host._measure()
+            found = looked(host)
             seed = host.model.report(slot)
             assert seed.contribution_error is not None
-            assert found.error is not None
-            parts.append((seed.contribution, seed.contribution_error, found.accuracy, found.error))
+            assert found.val_error is not None
+            parts.append((seed.contribution, seed.contribution_error, found.val_accuracy, found.val_error))
         host.data._splits = (data().train, val, lambda: val)
         (a, ea, la, ela), (b, eb, lb, elb) = parts
         ratios["contribution"].append((a - b) ** 2 / (ea**2 + eb**2))

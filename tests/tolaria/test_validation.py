@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,8 @@ from esper.tolaria.training.attribution import configurations
 from esper.tolaria.training.config import TrainingConfig
 from esper.tolaria.training.flops import FlopLedger, _count
 from esper.tolaria.training.host import Host
-from esper.tolaria.training.validation import Measurement, evaluate, measure
-from tests.tolaria.small import EASY, OPEN, bits, epoch, germinate, grow_to, make_host, plain_score
+from esper.tolaria.training.validation import evaluate, measured, wanted_of
+from tests.tolaria.small import EASY, OPEN, bits, epoch, germinate, grow_to, looked, make_host, plain_score, train_epoch
 
 STAGES = {"r0c0": Stage.FOSSILIZED, "r1c0": Stage.FOSSILIZED, "r0c1": Stage.HOLDING, "r1c1": Stage.BLENDING, "r0c2": Stage.TRAINING}
 """What the grown host has in its slots; the sixth is empty."""
@@ -46,14 +47,18 @@ def grown() -> Host:
     for _ in range(3):
         epoch(host)
     epoch(host, germinate("r0c2", alpha_target=0.5))
-    host.train_epoch()
+    train_epoch(host)
     assert {seed.slot: seed.stage for seed in host.model.reports() if seed.stage is not Stage.DORMANT} == STAGES
     assert 0.1 < host.model.report("r1c1").alpha < 0.9
     return host
 
 
-def measured(host: Host, config: TrainingConfig = EASY) -> Measurement:
-    return measure(host.model, host.model, host.task, host.data.val, 10, config, seed=host.seed)
+def evaluated(host: Host, config: TrainingConfig = EASY, run: Any = None) -> SimpleNamespace:
+    """What a report would say of the host's model, its configurations stacked in one pass with running statistics."""
+    wanted = wanted_of(host.model, config.attribution, host.seed)
+    found = evaluate(host.model, run or host.model, host.task, host.data.val, 10, config.eval_batch, wanted)
+    scores, per_class = found.read()
+    return SimpleNamespace(**measured(host.model, scores, config.attribution, host.seed), per_class=per_class)
 
 
 def separately(host: Host, split: Split | None = None) -> tuple[float, float]:
@@ -66,10 +71,10 @@ def separately(host: Host, split: Split | None = None) -> tuple[float, float]:
 
 
 def test_the_stacked_pass_equals_separate_passes(grown: Host) -> None:
-    model, found = grown.model, measured(grown)
+    model, found = grown.model, evaluated(grown)
     loss, accuracy = separately(grown)
-    assert found.accuracy == accuracy
-    assert found.loss == pytest.approx(loss, rel=1e-5)
+    assert found.val_accuracy == accuracy
+    assert found.val_loss == pytest.approx(loss, rel=1e-5)
     for slot in ("r0c0", "r1c0", "r0c1", "r1c1"):
         with model.without(slot):
             assert model.report(slot).contribution == accuracy - separately(grown)[1], slot
@@ -82,33 +87,33 @@ def test_the_stacked_pass_equals_separate_passes(grown: Host) -> None:
 
 
 def test_harvest_accuracy_is_that_of_the_harvested_network(grown: Host) -> None:
-    found = measured(grown)
+    found = evaluated(grown)
     loss, accuracy = plain_score(grown.model.harvest(), grown.task, grown.data.val)
     assert found.harvest_accuracy == accuracy
     assert found.harvest_loss == pytest.approx(loss, rel=1e-5)
-    assert found.harvest_loss != found.loss
+    assert found.harvest_loss != found.val_loss
 
 
 def test_interactions_of_pairs_follow_from_four_separate_passes() -> None:
     host = make_host(0, widths=(4, 4, 4), epochs=90)
     grow_to(host, Stage.HOLDING, "r0c0")
     grow_to(host, Stage.BLENDING, "r0c1", tempo=10)
-    host.train_epoch()
+    train_epoch(host)
     values = []
     for off in ((), ("r0c0",), ("r0c1",), ("r0c0", "r0c1")):
         with host.model.without(*off):
             values.append(separately(host)[1])
-    assert measured(host).interactions == {("r0c0", "r0c1"): values[0] - values[1] - values[2] + values[3]}
+    assert evaluated(host).interactions == {("r0c0", "r0c1"): values[0] - values[1] - values[2] + values[3]}
 
 
 def test_measuring_changes_nothing(grown: Host) -> None:
     model = grown.model
     modes = [module.training for module in model.modules()]
     forms = [(slot.form, slot.share) for slot in model._slots()]
-    grown._measure()  # what is recorded about the seeds is the last measurement
+    looked(grown)  # what is recorded about the seeds is the last measurement
     before, stream = bits(grown.state()), torch.get_rng_state()
     evaluate(model, model, grown.task, grown.data.val, 10, 512, configurations([*STAGES][:4], [*STAGES][:2], ["r0c2"], "full", 0))
-    grown._measure()
+    looked(grown)
     assert bits(grown.state()) == before
     assert torch.equal(torch.get_rng_state(), stream)
     assert [module.training for module in model.modules()] == modes
@@ -123,18 +128,18 @@ def test_a_failing_evaluation_leaves_the_model_as_it_was(grown: Host) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        measure(model, fail, grown.task, grown.data.val, 10, EASY, seed=0)
+        evaluated(grown, run=fail)
     assert bits(grown.state()) == before
     assert [(slot.form, slot.share) for slot in model._slots()] == forms
     assert model.training
 
 
 def test_full_attribution_gives_shapley_values_that_share_out_the_whole(grown: Host) -> None:
-    found = measured(grown, TrainingConfig(attribution="full"))
+    found = evaluated(grown, TrainingConfig(attribution="full"))
     assert found.bare_accuracy is not None
     assert set(found.shapley) == {"r0c0", "r1c0", "r0c1", "r1c1"}
-    assert sum(found.shapley.values()) == pytest.approx(found.accuracy - found.bare_accuracy)
-    assert measured(grown).shapley == {}
+    assert sum(found.shapley.values()) == pytest.approx(found.val_accuracy - found.bare_accuracy)
+    assert evaluated(grown).shapley == {}
 
 
 def test_accuracy_by_class_is_what_counting_by_hand_gives(grown: Host) -> None:
@@ -143,19 +148,19 @@ def test_accuracy_by_class_is_what_counting_by_hand_gives(grown: Host) -> None:
         predicted = grown.model(split.x).argmax(-1).tolist()
     pairs = list(zip(predicted, split.y.tolist(), strict=True))
     by_hand = [100.0 * sum(p == y == k for p, y in pairs) / sum(y == k for _, y in pairs) for k in range(10)]
-    assert measured(grown).per_class == pytest.approx(by_hand, rel=1e-6)
+    assert evaluated(grown).per_class == pytest.approx(by_hand, rel=1e-6)
 
 
 @pytest.mark.parametrize("eval_batch", [1, 7, 350])
 def test_the_size_of_a_validation_batch_plays_no_part(grown: Host, eval_batch: int) -> None:
-    found, expected = measured(grown, TrainingConfig(eval_batch=eval_batch)), measured(grown, TrainingConfig(eval_batch=4096))
-    assert (found.accuracy, found.bare_accuracy, found.harvest_accuracy) == (
-        expected.accuracy,
+    found, expected = evaluated(grown, TrainingConfig(eval_batch=eval_batch)), evaluated(grown, TrainingConfig(eval_batch=4096))
+    assert (found.val_accuracy, found.bare_accuracy, found.harvest_accuracy) == (
+        expected.val_accuracy,
         expected.bare_accuracy,
         expected.harvest_accuracy,
     )
     assert (found.per_class, found.interactions) == (expected.per_class, expected.interactions)
-    assert found.loss == pytest.approx(expected.loss, rel=1e-5)
+    assert found.val_loss == pytest.approx(expected.val_loss, rel=1e-5)
 
 
 def test_the_validation_batch_caps_what_all_configurations_take_together(grown: Host) -> None:
@@ -166,14 +171,14 @@ def test_the_validation_batch_caps_what_all_configurations_take_together(grown: 
         logits: Tensor = grown.model(x)
         return logits
 
-    found = measure(grown.model, run, grown.task, grown.data.val, 10, TrainingConfig(eval_batch=100), seed=0)
+    evaluated(grown, TrainingConfig(eval_batch=100), run)
     assert max(sizes) <= 100
-    assert sum(sizes) == len(found.configurations) * 360
+    assert sum(sizes) == len(wanted_of(grown.model)) * 360
 
 
 def test_nothing_is_stacked_while_nothing_grows() -> None:
     host = make_host()
-    report = host.train_epoch()
+    report = train_epoch(host)
     assert report.bare_accuracy is None
     assert (report.harvest_accuracy, report.harvest_loss) == (report.val_accuracy, report.val_loss)
     assert report.flops["counterfactual"] == 0
@@ -195,7 +200,7 @@ def one_block(config: TrainingConfig = EASY, **member: Any) -> Host:
 
 def test_operations_of_a_bare_host_are_those_of_a_count_by_hand() -> None:
     host = one_block()
-    report = host.train_epoch()
+    report = train_epoch(host)
     # Backward: the head's gradients for weights and features, the convolution's for its weights alone, as images need none.
     expected = {"forward": 50 * (CONV + HEAD), "backward": 50 * (CONV + 2 * HEAD), "validation": LOOK * (CONV + HEAD), "counterfactual": 0}
     assert report.flops == host.flops == expected
@@ -204,7 +209,7 @@ def test_operations_of_a_bare_host_are_those_of_a_count_by_hand() -> None:
 def test_operations_follow_a_seed_through_its_life() -> None:
     host = one_block()
     grow_to(host, Stage.TRAINING, "r0c0")
-    training = host.train_epoch().flops
+    training = train_epoch(host).flops
     # The seed runs and learns; its input is detached, but its norm in front of the convolution needs the features' gradient.
     assert training["forward"] == 50 * (CONV + HEAD + SEED)
     assert training["backward"] == 50 * (CONV + 2 * HEAD + 2 * SEED)
@@ -213,7 +218,7 @@ def test_operations_follow_a_seed_through_its_life() -> None:
     assert training["counterfactual"] == LOOK * (CONV + HEAD + SEED)
     host.model.act(Decision(op=Op.ADVANCE, slot="r0c0"))
     host.end_epoch()
-    blending = host.train_epoch().flops
+    blending = train_epoch(host).flops
     assert blending["validation"] == LOOK * (CONV + HEAD + SEED)
     assert blending["counterfactual"] == LOOK * (CONV + HEAD), "the network without it"
     assert blending["forward"] == 50 * (CONV + HEAD + SEED)
@@ -225,19 +230,19 @@ def test_operations_follow_a_seed_through_its_life() -> None:
 def test_operations_of_a_stacked_pass_are_counted_as_it_runs() -> None:
     host = one_block(TrainingConfig(gates=OPEN, recalibrate=0))
     grow_to(host, Stage.TRAINING, "r0c0")
-    training = host.train_epoch().flops
+    training = train_epoch(host).flops
     assert training["validation"] == 360 * (CONV + HEAD)
     # The network as it is and the one with the seed, stacked, take twice the host and twice the seed.
     assert training["counterfactual"] == 360 * (CONV + HEAD + 2 * SEED)
     host.model.act(Decision(op=Op.ADVANCE, slot="r0c0"))
     host.end_epoch()
-    assert host.train_epoch().flops["counterfactual"] == 360 * (CONV + HEAD + SEED)
+    assert train_epoch(host).flops["counterfactual"] == 360 * (CONV + HEAD + SEED)
 
 
 def test_a_shadow_pass_is_counted() -> None:
     host = one_block(TrainingConfig(gates=OPEN, isolation="shadow"))
     grow_to(host, Stage.TRAINING, "r0c0")
-    flops = host.train_epoch().flops
+    flops = train_epoch(host).flops
     assert flops["forward"] == 50 * (CONV + HEAD + (CONV + HEAD + SEED))
 
 
@@ -246,7 +251,7 @@ def test_a_validation_that_is_repeated_after_a_rollback_is_counted_twice() -> No
     epoch(host)
     with torch.no_grad():
         host.model.host.head.weight.fill_(torch.nan)  # type: ignore[union-attr, operator]
-    report = host.train_epoch()
+    report = train_epoch(host)
     assert report.anomaly
     assert report.flops["validation"] == 2 * LOOK * (CONV + HEAD)
 
@@ -257,7 +262,7 @@ def test_hosts_that_share_a_ledger_and_differ_in_their_slots_are_counted_apart()
         host = one_block(slots=layout)
         host.ledger = ledger
         grow_to(host, Stage.TRAINING, slot)
-        found.append(host.train_epoch().flops["forward"])
+        found.append(train_epoch(host).flops["forward"])
     assert found == [50 * (CONV + HEAD + SEED), 50 * (CONV + HEAD + SEED // 4)]
 
 
@@ -307,8 +312,8 @@ def test_hosts_of_two_tasks_that_share_a_ledger_are_counted_apart() -> None:
     large = replace(digits, name="large", shape=(1, 16, 16), read=enlarged)
     small = one_block()
     other = Host(large, large.load(None, torch.device("cpu")), small.member, 0, EASY, small.ledger)
-    assert small.train_epoch().flops["forward"] == 50 * (CONV + HEAD)
-    assert other.train_epoch().flops["forward"] == 50 * (4 * CONV + HEAD)
+    assert train_epoch(small).flops["forward"] == 50 * (CONV + HEAD)
+    assert train_epoch(other).flops["forward"] == 50 * (4 * CONV + HEAD)
 
 
 @contextmanager

@@ -18,6 +18,8 @@ Precision = Literal["fp32", "bf16"]
 class TrainingConfig:
     """How hosts are trained; the same for all hosts of a run."""
 
+    engine: Literal["serial"] = "serial"
+    """What trains the hosts: serial, one after another. Results do not depend on it."""
     isolation: Isolation = "boost"
     """How seeds in TRAINING are kept from touching the host: boost, ste, shadow or none."""
     clip: Annotated[float, Range(0)] = 1.0

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,11 +18,27 @@ from esper.leyline.reports import EpochReport, LifecycleConfig
 from esper.leyline.stages import LIVE, Stage
 from esper.tolaria.data import Data, Split, epoch_order, stream_seed
 from esper.tolaria.tasks import Member, Task
+from esper.tolaria.training.attribution import Configuration
 from esper.tolaria.training.config import TrainingConfig
 from esper.tolaria.training.flops import FlopLedger
 from esper.tolaria.training.governor import Governor
 from esper.tolaria.training.snapshot import Snapshot
-from esper.tolaria.training.validation import Measurement, Score, count, evaluate, measure
+from esper.tolaria.training.validation import Array, Evaluated, Score, count, evaluate, measured, wanted_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EpochPlan:
+    """One epoch of a host before it is trained: everything that whoever trains it has to follow."""
+
+    epoch: int
+    """Epochs done before it, which augmentation and every random stream go by."""
+    batches: list[Tensor]
+    """Positions in the training split, on its device, in the order of the epoch."""
+    dropout: int
+    """Seed of what the forward passes draw at random."""
+    learning_rate: float
+    flops: dict[str, int]
+    """Operations that training takes: forward, backward."""
 
 
 class Host:
@@ -62,45 +77,33 @@ class Host:
         """Whether the budget is spent."""
         return self.epoch >= self.member.epochs
 
-    # One epoch
+    # One epoch: planned here, trained and evaluated by an engine, concluded here
 
-    def train_epoch(self) -> EpochReport:
-        """Train on the whole training split once, validate, measure every seed, and let the governor judge."""
-        started = time.perf_counter()
+    def begin_epoch(self) -> EpochPlan:
+        """Begin the next epoch: it counts from here on, and its learning rate is set."""
         rate = self.member.rate_at(self.epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        flops = self._count_training()
-        train_loss, train_accuracy = self._train()
+        order = epoch_order(len(self.split), stream_seed("host", self.seed), self.epoch).to(self.split.x.device)
+        plan = EpochPlan(
+            epoch=self.epoch,
+            batches=_batches(order, self.member.batch),
+            dropout=stream_seed("dropout", self.seed, self.epoch),
+            learning_rate=rate,
+            flops=self._count_training(),
+        )
         self.epoch += 1
-        trained = time.perf_counter()
-        measurement = self._measure()
-        flops.update(measurement.flops)
-        anomaly = self.governor.judge(train_loss, measurement.loss, measurement.accuracy)
-        if anomaly:
-            self.roll_back(anomaly)
-            measurement = self._measure()
-            flops.update({part: flops[part] + spent for part, spent in measurement.flops.items()})
-        else:
-            self._drop_broken_seeds()
-            if self.governor.healthy and self.epoch % self.config.governor.snapshot_every == 0:
-                self.snapshot = self._snapshot()
-        for part, spent in flops.items():
-            self.flops[part] += spent
-        seconds = {"train": trained - started, "validate": time.perf_counter() - trained}
-        self.last = self._report(train_loss, train_accuracy, measurement, rate, flops, seconds, anomaly)
-        return self.last
+        return plan
 
-    def _train(self) -> tuple[float, float]:
-        """All batches of the epoch. Sums stay on the device; the only wait for it is at the end."""
-        model, split, device = self.model, self.split, self.data.train.x.device
+    def train(self, plan: EpochPlan) -> Tensor:
+        """All batches of the epoch. Returns [loss, targets predicted], summed over the samples, on the device: nobody waits for it here."""
+        model, device = self.model, self.split.x.device
         model.train()
         loss_sum, correct = torch.zeros((), device=device), torch.zeros((), device=device)
-        order = epoch_order(len(split), stream_seed("host", self.seed), self.epoch).to(device)
         with torch.random.fork_rng(devices=_cuda(device)):
-            _seed(device, stream_seed("dropout", self.seed, self.epoch))
-            for index in _batches(order, self.member.batch):
-                x, y = self.batch(index)
+            _seed(device, plan.dropout)
+            for index in plan.batches:
+                x, y = self.batch(index, plan.epoch)
                 self.optimizer.zero_grad(set_to_none=True)
                 with self.autocast():
                     logits = self.run(x)
@@ -112,21 +115,73 @@ class Host:
                 self.optimizer.step()
                 loss_sum += loss.detach() * len(index)
                 correct += self.task.correct(logits.detach(), y).sum()
-                self.steps += 1
         # Gradients of the last batch would only take up memory until the next epoch.
         self.optimizer.zero_grad(set_to_none=True)
-        total, hits = torch.stack((loss_sum, correct)).tolist()
-        return total / len(split), 100.0 * hits / split.y.numel()
+        return torch.stack((loss_sum, correct))
+
+    def evaluate(self) -> Evaluated:
+        """The network as it is and every configuration that the report needs, on val. Waits for no device."""
+        wanted = wanted_of(self.model, self.config.attribution, self.seed)
+        reference = self.reference()
+        with self.autocast():
+            return self._evaluate(self.data.val, wanted, self.run, reference)
+
+    def _evaluate(self, split: Split, wanted: list[Configuration], run: Any, reference: list[Tensor]) -> Evaluated:
+        return evaluate(self.model, run, self.task, split, self.data.classes, self.config.eval_batch, wanted, reference)
+
+    def conclude(self, plan: EpochPlan, evaluated: Evaluated, sums: Array, *values: Array, seconds: dict[str, float]) -> EpochReport:
+        """The end of an epoch: the governor judges, and the report says how it went.
+
+        sums: what `train` returned. values: what `evaluated` holds. All have been read from the device, together, by whoever trained.
+        """
+        self.steps += len(plan.batches)
+        train_loss = float(sums[0]) / len(self.split)
+        scores, per_class = evaluated.scores(*values)
+        now = scores[evaluated.wanted[0]]
+        flops = {**plan.flops, **self._count_validation(evaluated)}
+        anomaly = self.governor.judge(train_loss, now.loss, now.accuracy)
+        if anomaly:
+            self.roll_back(anomaly)
+            evaluated = self.evaluate()
+            scores, per_class = evaluated.read()
+            flops.update({part: flops[part] + spent for part, spent in self._count_validation(evaluated).items()})
+        else:
+            self._drop_broken_seeds()
+            if self.governor.healthy and self.epoch % self.config.governor.snapshot_every == 0:
+                self.snapshot = self._snapshot()
+        for part, spent in flops.items():
+            self.flops[part] += spent
+        found = measured(self.model, scores, self.config.attribution, self.seed)
+        self.last = EpochReport(
+            **found,
+            epoch=self.epoch,
+            budget=self.member.epochs,
+            steps=self.steps,
+            classes=self.data.classes,
+            train_loss=train_loss,
+            train_accuracy=100.0 * float(sums[1]) / self.split.y.numel(),
+            per_class=per_class,
+            learning_rate=plan.learning_rate,
+            initial_learning_rate=self.member.learning_rate,
+            start_parameters=self.start_parameters,
+            parameters=self.start_parameters + sum(seed.parameters for seed in found["seeds"]),
+            flops=flops,
+            seconds=seconds,
+            germinated=self.germinated,
+            rollbacks=self.rollbacks,
+            anomaly=anomaly,
+        )
+        return self.last
 
     def _shadow_loss(self, x: Tensor, y: Tensor) -> Tensor:
         with self.autocast():
             return self.task.loss(self.run(x), y)
 
-    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The samples at these positions of the training split, augmented as this epoch says."""
+    def batch(self, index: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+        """The samples at these positions of the training split, augmented as that epoch says."""
         x, y = self.split.x[index], self.split.y[index]
         if self.member.augment:
-            x = self.task.augment(x, self.member, stream_seed("host", self.seed), self.epoch, index)
+            x = self.task.augment(x, self.member, stream_seed("host", self.seed), epoch, index)
         if self.config.channels_last and x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         return x, y
@@ -142,30 +197,21 @@ class Host:
 
         samples: at most so many; by default as many as a measurement takes. Empty where there is nothing to make anew.
         """
-        if not self.config.recalibrate or not self.model.learning_norms():
+        if not self._recalibrates():
             return []
         chosen = epoch_order(len(self.split), stream_seed("reference", self.seed), 0)[: samples or self.config.recalibrate]
-        return [self.batch(index)[0] for index in _batches(chosen.to(self.split.x.device), self.config.eval_batch)]
+        return [self.batch(index, self.epoch)[0] for index in _batches(chosen.to(self.split.x.device), self.config.eval_batch)]
+
+    def _recalibrates(self) -> bool:
+        return bool(self.config.recalibrate and self.model.learning_norms())
 
     def _harvest_reference(self) -> list[Tensor]:
         return self.reference(max(HARVEST_SAMPLES, self.config.recalibrate))
 
-    def _measure(self) -> Measurement:
-        reference = self.reference()
-        with self.autocast():
-            measured = measure(
-                self.model, self.run, self.task, self.data.val, self.data.classes, self.config, seed=self.seed, reference=reference
-            )
-        samples = sum(map(len, reference))
-        with evaluating(self.model):
-            flops = count(self.model, self.task, self.data.val, measured.configurations, self.ledger, self.architecture, samples)
-        return replace(measured, flops=flops)
-
     def score(self, split: Split) -> Score:
         """The network as it would be harvested now, host and fossils, on a split. In full precision, as a plain network runs."""
-        fossils, model = frozenset(self.model.at(Stage.FOSSILIZED)), self.model
-        reference = self._harvest_reference()
-        scores, _ = evaluate(model, model, self.task, split, self.data.classes, self.config.eval_batch, [fossils], reference)
+        fossils = frozenset(self.model.at(Stage.FOSSILIZED))
+        scores, _ = self._evaluate(split, [fossils], self.model, self._harvest_reference()).read()
         return scores[fossils]
 
     def _harvest_norms(self) -> dict[str, Tensor]:
@@ -186,53 +232,11 @@ class Host:
         """Parameters of host and fossils."""
         return self.start_parameters + sum(self.model.report(slot).parameters for slot in self.model.at(Stage.FOSSILIZED))
 
-    def _report(
-        self,
-        train_loss: float,
-        train_accuracy: float,
-        measured: Measurement,
-        rate: float,
-        flops: dict[str, int],
-        seconds: dict[str, float],
-        anomaly: str,
-    ) -> EpochReport:
-        model = self.model
-        seeds = model.reports()
-        return EpochReport(
-            epoch=self.epoch,
-            budget=self.member.epochs,
-            steps=self.steps,
-            classes=self.data.classes,
-            train_loss=train_loss,
-            train_accuracy=train_accuracy,
-            val_loss=measured.loss,
-            val_accuracy=measured.accuracy,
-            val_error=measured.error,
-            per_class=measured.per_class,
-            bare_accuracy=measured.bare_accuracy,
-            harvest_accuracy=measured.harvest_accuracy,
-            harvest_loss=measured.harvest_loss,
-            learning_rate=rate,
-            initial_learning_rate=self.member.learning_rate,
-            start_parameters=self.start_parameters,
-            parameters=self.start_parameters + sum(seed.parameters for seed in seeds),
-            gradients=model.host_meter.read(),
-            seeds=seeds,
-            verdicts=tuple(model.verdict(seed.slot) if seed.stage in LIVE else None for seed in seeds),
-            interactions=measured.interactions,
-            shapley=measured.shapley,
-            flops=flops,
-            seconds=seconds,
-            germinated=self.germinated,
-            rollbacks=self.rollbacks,
-            anomaly=anomaly,
-        )
-
     # After the decision
 
     def end_epoch(self) -> list[Event]:
         """After the controller has acted: the body's tick. Returns what has happened to the seeds since the last call."""
-        fossilized = [slot.id for slot in self.model._slots() if slot.life.stage is Stage.FOSSILIZED and slot.life.epochs_in_stage == 0]
+        fossilized = [seed for seed in self.model.reports() if seed.stage is Stage.FOSSILIZED and seed.epochs_in_stage == 0]
         if fossilized and self.governor.healthy:
             self.snapshot = self._snapshot()
         elif fossilized:
@@ -275,14 +279,13 @@ class Host:
     def _count_training(self) -> dict[str, int]:
         """Operations that this epoch's training takes, from one sample of the present structure."""
         n, samples = len(self.split), min(2, len(self.split))
-        x, y = self.batch(torch.arange(samples, device=self.data.train.x.device))
+        x, y = self.batch(torch.arange(samples, device=self.data.train.x.device), self.epoch)
         self.model.train()
         forward, backward = self.ledger.per_sample(
             self.model, self.architecture, samples, lambda: self.task.loss(self.model(x), y), backward=True
         )
         counts = {"forward": forward * n, "backward": backward * n}
-        if self.config.isolation == "shadow" and any(r.life.stage is Stage.TRAINING for r in self.model._slots()):
-            training = [slot.id for slot in self.model._slots() if slot.life.stage is Stage.TRAINING]
+        if self.config.isolation == "shadow" and (training := self.model.at(Stage.TRAINING)):
             with self.model.trial(*training):
                 forward, backward = self.ledger.per_sample(
                     self.model, self.architecture, samples, lambda: self.task.loss(self.model(x), y), backward=True
@@ -290,6 +293,12 @@ class Host:
             counts["forward"] += forward * n
             counts["backward"] += backward * n
         return counts
+
+    def _count_validation(self, evaluated: Evaluated) -> dict[str, int]:
+        """Operations of validating the network as it is, and of the other configurations."""
+        samples = 0 if not self._recalibrates() else min(self.config.recalibrate, len(self.split))
+        with evaluating(self.model):
+            return count(self.model, self.task, self.data.val, evaluated.wanted, self.ledger, self.architecture, samples)
 
     # Saving
 

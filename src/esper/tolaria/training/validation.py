@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,64 +15,13 @@ from torch import Tensor
 
 from esper.kasmina import Growable
 from esper.kasmina.attach.probe import evaluating
-from esper.leyline.stages import BLENDED, Stage
+from esper.leyline.stages import BLENDED, LIVE, Stage
 from esper.tolaria.data import Split
 from esper.tolaria.tasks import Task
-from esper.tolaria.training.attribution import Configuration, configurations, interactions, shapley
-from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.attribution import Attribution, Configuration, configurations, interactions, shapley
 from esper.tolaria.training.flops import FlopLedger
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """What validation found. Accuracies in points."""
-
-    loss: float
-    accuracy: float
-    error: float | None
-    """Standard error of the accuracy."""
-    per_class: tuple[float, ...]
-    bare_accuracy: float | None
-    harvest_accuracy: float
-    harvest_loss: float
-    interactions: dict[tuple[str, str], float]
-    shapley: dict[str, float]
-    configurations: Sequence[Configuration]
-    """Those that were evaluated, the network as it is first."""
-    flops: dict[str, int] = field(default_factory=dict)
-
-
-def measure(
-    model: Growable,
-    run: Callable[..., Any],
-    task: Task,
-    split: Split,
-    classes: int,
-    config: TrainingConfig,
-    *,
-    seed: int,
-    reference: Sequence[Tensor] = (),
-) -> Measurement:
-    """Evaluate all configurations, and record each seed's contribution with the body. `reference` is as in `evaluate`."""
-    blended, fossils, trials = model.at(*BLENDED), model.at(Stage.FOSSILIZED), model.at(Stage.TRAINING)
-    wanted = configurations(blended, fossils, trials, config.attribution, seed)
-    scores, per_class = evaluate(model, run, task, split, classes, config.eval_batch, wanted, reference)
-    accuracy = {on: score.accuracy for on, score in scores.items()}
-    base = wanted[0]
-    record_contributions(model, scores)
-    full = config.attribution == "full" and blended
-    return Measurement(
-        loss=scores[base].loss,
-        accuracy=accuracy[base],
-        error=scores[base].error,
-        per_class=per_class,
-        bare_accuracy=accuracy[frozenset()] if blended else None,
-        harvest_accuracy=accuracy[frozenset(fossils)],
-        harvest_loss=scores[frozenset(fossils)].loss,
-        interactions=interactions(blended, accuracy),
-        configurations=wanted,
-        shapley=shapley(blended, accuracy.__getitem__, seed) if full else {},
-    )
+Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -117,6 +66,52 @@ def _standard_error(shares: NDArray[np.floating], targets: int) -> float:
     return 100.0 * math.sqrt(squares) / len(shares)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Evaluated:
+    """Configurations on a split, as sums on its device not yet waited for: `read_all` fetches them, `scores` tells what they mean."""
+
+    wanted: tuple[Configuration, ...]
+    """K configurations, the network as it is first."""
+    losses: Tensor
+    """[K]: summed over the samples."""
+    hits: Tensor
+    """[K, samples]: targets of each sample that were predicted."""
+    by_class: Tensor
+    """[2, classes]: samples of each class that the first configuration predicted, and all of them; [2, 0] where there are no classes."""
+    targets: int
+    """Of one sample."""
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What has to be read, in the order in which `scores` takes it."""
+        return self.losses, self.hits, self.by_class
+
+    def scores(self, losses: Array, hits: Array, by_class: Array) -> tuple[dict[Configuration, Score], tuple[float, ...]]:
+        """The score of each configuration, and the accuracy by class of the first."""
+        samples = hits.shape[1]
+        scores = {
+            on: Score(
+                loss=float(total) / samples,
+                accuracy=100.0 * float(row.sum(dtype=np.float64)) / (samples * self.targets),
+                hits=row / self.targets,
+                targets=self.targets,
+            )
+            for on, total, row in zip(self.wanted, losses, hits, strict=True)
+        }
+        shares = 100.0 * by_class[0] / by_class[1].clip(min=1)
+        return scores, tuple(shares.tolist())
+
+    def read(self) -> tuple[dict[Configuration, Score], tuple[float, ...]]:
+        """The scores, for a caller that has nothing else to wait for."""
+        return self.scores(*read_all(self.tensors()))
+
+
+def read_all(tensors: Sequence[Tensor]) -> list[Array]:
+    """The tensors' values, fetched from their device in one go: the one wait of an epoch."""
+    flat = torch.cat([tensor.detach().float().flatten() for tensor in tensors]).cpu().numpy()
+    ends = np.cumsum([tensor.numel() for tensor in tensors])
+    return [part.reshape(tensor.shape) for part, tensor in zip(np.split(flat, ends[:-1]), tensors, strict=True)]
+
+
 def evaluate(
     model: Growable,
     run: Callable[..., Any],
@@ -126,38 +121,63 @@ def evaluate(
     eval_batch: int,
     wanted: Sequence[Configuration],
     reference: Sequence[Tensor] = (),
-) -> tuple[dict[Configuration, Score], tuple[float, ...]]:
-    """The score of each configuration, and the accuracy by class of the first. Waits for the device once, at the end.
+) -> Evaluated:
+    """Run each configuration on a split. Waits for no device.
 
     reference: training inputs from which batch norms are made anew, for each configuration by itself: statistics of one network are
     wrong for another. Without them the configurations run stacked, in one pass.
     """
-    n, device = len(split), split.x.device
-    losses = torch.zeros(len(wanted), device=device)
-    hits = torch.zeros(len(wanted), n, device=device)
-    by_class = torch.zeros(2, classes, device=device)
+    samples, device = len(split), split.x.device
     counted = task.kind == "classification"
+    losses = torch.zeros(len(wanted), device=device)
+    hits = torch.zeros(len(wanted), samples, device=device)
+    by_class = torch.zeros(2, classes if counted else 0, device=device)
     passes = [[i] for i in range(len(wanted))] if reference else [list(range(len(wanted)))]
     with evaluating(model):
         assert not model.training, "validation needs eval mode"
         for rows in passes:
             with _recalibrated(model, wanted[rows[0]], reference):
                 for start, x, y in _chunks(split, max(1, eval_batch // len(rows))):
-                    logits = _logits(model, run, x, [wanted[i] for i in rows])
+                    logits = _logits(model, run, x, [wanted[i] for i in rows])  # [configurations * batch, ...]
                     for i, part in zip(rows, logits.split(len(x)), strict=True):
                         losses[i] += task.loss(part, y) * len(x)
                         hits[i, start : start + len(x)] = task.correct(part, y).float()
                     if counted and rows[0] == 0:
                         right = y[logits[: len(x)].argmax(-1) == y]
                         by_class += torch.stack([torch.bincount(labels, minlength=classes) for labels in (right, y)])
-    targets = split.y.numel() // n
-    shares = (100.0 * by_class[0] / by_class[1].clamp(min=1)).tolist() if counted else []
-    totals, table = losses.tolist(), hits.cpu().numpy()
-    scores = {
-        on: Score(loss=total / n, accuracy=100.0 * float(row.sum(dtype=np.float64)) / split.y.numel(), hits=row / targets, targets=targets)
-        for on, total, row in zip(wanted, totals, table, strict=True)
+    return Evaluated(wanted=tuple(wanted), losses=losses, hits=hits, by_class=by_class, targets=split.y.numel() // samples)
+
+
+def measured(
+    model: Growable, scores: Mapping[Configuration, Score], attribution: Attribution = "loo", seed: int = 0
+) -> dict[str, Any]:
+    """What an EpochReport says of a growing model, from the scores of its configurations, whoever evaluated them.
+
+    Tells the body what each of its seeds brings, so that gates and reports know.
+    """
+    record_contributions(model, scores)
+    blended = model.at(*BLENDED)
+    base, harvested = scores[frozenset(blended)], scores[frozenset(model.at(Stage.FOSSILIZED))]
+    accuracy = {on: score.accuracy for on, score in scores.items()}
+    seeds = model.reports()
+    return {
+        "val_loss": base.loss,
+        "val_accuracy": base.accuracy,
+        "val_error": base.error,
+        "bare_accuracy": accuracy[frozenset()] if blended else None,
+        "harvest_accuracy": harvested.accuracy,
+        "harvest_loss": harvested.loss,
+        "gradients": model.host_meter.read(),
+        "seeds": seeds,
+        "verdicts": tuple(model.verdict(seed.slot) if seed.stage in LIVE else None for seed in seeds),
+        "interactions": interactions(blended, accuracy),
+        "shapley": shapley(blended, accuracy.__getitem__, seed) if attribution == "full" and blended else {},
     }
-    return scores, tuple(shares)
+
+
+def wanted_of(model: Growable, attribution: Attribution = "loo", seed: int = 0) -> list[Configuration]:
+    """The configurations that a report on this model needs, the network as it is first."""
+    return configurations(model.at(*BLENDED), model.at(Stage.FOSSILIZED), model.at(Stage.TRAINING), attribution, seed)
 
 
 @contextmanager
