@@ -27,7 +27,7 @@ from esper.leyline.errors import EventError, nearest
 from esper.leyline.reports import Gate
 from esper.leyline.stages import Stage
 
-EVENT_VERSION = 2
+EVENT_VERSION = 3
 """Goes up by one with every change to the events below that an older reader would not understand."""
 
 EVENT_TYPES: dict[str, type[Event]] = {}
@@ -63,12 +63,18 @@ class RunStarted(Event):
     """A run began."""
 
     command: str
+    method: str
+    """What kind of run it is: run (hosts under a controller), learn (PPO), bc or iql."""
     task: str
     hosts: int
-    epochs: int
+    """Hosts side by side, twins not counted; recorded episodes where a policy learns from those."""
+    rounds: int
+    """Units between checkpoints: epochs under a controller, rounds of play for PPO, passes over recordings."""
     seed: int
     versions: dict[str, str]
     """Of esper, python and torch."""
+    about: dict[str, float | int | str]
+    """What else a person wants to know at the start: the controller, how many workers, and so on."""
 
 
 @event_type
@@ -79,13 +85,34 @@ class RunFinished(Event):
 
 
 @event_type
+class RoundFinished(Event):
+    """A round of the run is over, so many of so many."""
+
+    round: int
+    rounds: int
+
+
+@event_type
 class HostStarted(Event):
-    """A host began its episode. `member` is what sets it apart from the other hosts of the run."""
+    """A host began its episode. Its number is in the envelope of this and of every later event of the host, and is used once in a run."""
 
     task: str
+    seed: int
+    """Its weights, data order, augmentation and seeds follow from it."""
     member: dict[str, float | int | str]
+    """How it is built and trained; what sets it apart from the other hosts of the run."""
+    epochs: int
+    """Its budget."""
     parameters: int
     slots: tuple[str, ...]
+    controller: str = ""
+    """Who decides."""
+    round: int = 0
+    """Of a run that learns: the round it is played in; the last one for the examination."""
+    arm: str = ""
+    """In an examination: which of its arms it belongs to; else empty."""
+    twin_of: int | None = None
+    """The number of the host that it is the control of: the same seed, and nothing grows."""
 
 
 @event_type
@@ -112,6 +139,7 @@ class SeedMeasured(Event):
 
     slot: str
     stage: Stage
+    blueprint: str
     alpha: float
     contribution: float | None
     contribution_error: float | None
@@ -119,6 +147,8 @@ class SeedMeasured(Event):
     trial_contribution: float | None
     trial_error: float | None
     trial_loss: float | None
+    shapley: float | None
+    """Its share of what all seeds bring together, in points; measured under training.attribution full."""
     gradient_norm: float | None
     gradient_health: float | None
     gradient_ratio: float | None
@@ -163,6 +193,21 @@ class PolicyUpdated(Event):
 
     update: int
     metrics: dict[str, float]
+
+
+@event_type
+class ArmExamined(Event):
+    """One arm of an examination was played: means over its hosts, in points where they are accuracies."""
+
+    arm: str
+    hosts: int
+    score: float
+    """Val accuracy minus rent."""
+    accuracy: float
+    growth: float
+    """Parameters, as multiples of the bare host's."""
+    fossils: float
+    reward: float
 
 
 @event_type
@@ -219,15 +264,35 @@ class RolledBack(Event):
 
 @event_type
 class HostFinished(Event):
-    """A host came to the end of its budget. Figures are those of the harvested network; the counts are of seeds."""
+    """A host came to the end of its budget: the figures of its harvested network, and what happened on the way."""
 
     val_accuracy: float
+    val_loss: float
     test_accuracy: float | None
+    test_loss: float | None
+    """None where the untouched split stays untouched, as in learning."""
+    host_parameters: int
+    """Before anything grew."""
     parameters: int
+    control_accuracy: float | None
+    control_loss: float | None
+    """On val, of its twin at its end; None without one."""
+    flops: dict[str, int]
+    """Spent in all, by purpose."""
     germinated: int
     fossilized: int
     pruned: int
+    """Seeds."""
     rollbacks: int
+    reward: float
+    components: dict[str, float]
+    """What its decisions earned, in all and by component."""
+    decisions: dict[str, int]
+    """By op."""
+    refused: int
+    """Decisions that were not carried out."""
+    slots: dict[str, dict[str, str]]
+    """The stage and blueprint that each slot ended with."""
 
 
 @event_type

@@ -1,66 +1,58 @@
-"""Many hosts as one environment: they start from their seeds, take a decision each per epoch, and are rewarded for what happened.
+"""Many hosts as one environment: they begin from their seeds, take a decision each per epoch, and are rewarded for what happened.
 
-The time of a step: the decision after epoch t is carried out, the body ticks, epoch t + 1 is trained, and its report brings
-the reward and the next observation. The decision after the last epoch of a budget is carried out and ends the episode; its reward is
-that of the network harvested then.
+The time of an epoch: `train` trains every host and shows what can be seen of it, with the reward of the decision before; `act` carries
+out a decision for each. The decision after the last epoch of a budget ends the host; its reward is that of the network harvested then.
+Runs under a controller, learning, examinations, twins and the Gymnasium environments all drive this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
-from esper.leyline.actions import Decision
-from esper.leyline.events import Event
-from esper.leyline.reports import EpochReport
+from esper.leyline.actions import WAIT, Decision
+from esper.leyline.errors import unknown
+from esper.leyline.events import HostStarted
 from esper.simic.growth.config import GrowthConfig
-from esper.simic.growth.episode import Episode, Step
-from esper.simic.growth.twins import TwinCache, final_score
-from esper.simic.rewards import RewardStep, RewardTracker, Twin
-from esper.tamiyo import Observation, Rules, make
+from esper.simic.growth.host_run import Acted, HostRun, Trained
+from esper.simic.growth.twins import TwinCache
+from esper.simic.rewards import Twin
+from esper.tamiyo import Rules
 from esper.tolaria.data import Data
-from esper.tolaria.tasks import Member, Task, load_task_file
+from esper.tolaria.tasks import Task, load_task_file
 from esper.tolaria.tasks import get as get_task
 from esper.tolaria.training.device import device_named
-from esper.tolaria.training.engine import Engine, SerialEngine
+from esper.tolaria.training.engine import ENGINES
 from esper.tolaria.training.flops import FlopLedger
 from esper.tolaria.training.host import Host
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Which host an episode is about: a task and a host seed."""
+    """Which host to begin: a task and a host seed."""
 
     task: str
     seed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What one step of one host brought."""
-
-    observation: Observation
-    """The state reached; at the end of an episode the last one seen."""
-    reward: RewardStep
-    terminated: bool
-    refused: str
-    events: tuple[Event, ...]
-    final: dict[str, float] | None
-    """At the end: val accuracy, loss, parameters of the harvested network, counts of its seeds, and the control's figures."""
+    twin_of: int | None = None
+    """The place of the host that this one is the control of, for one that trains beside it."""
 
 
 class Environment(Protocol):
-    """Whatever runs episodes of several hosts side by side: in this process, or in workers."""
+    """Whatever grows several hosts side by side, each at a place: in this process, or in workers."""
 
-    def reset(self, starts: Sequence[Start]) -> list[Observation]:
-        """Begin an episode for each start, trained for its first epoch."""
+    def begin(self, starts: Mapping[int, Start]) -> dict[int, HostStarted]:
+        """A new host at each of these places; the others stay as they are."""
         ...
 
-    def step(self, decisions: Sequence[Decision]) -> list[Outcome | None]:
-        """One decision for each host; None for those whose episode is over."""
+    def train(self, progress: Callable[[int], None] | None = None) -> dict[int, Trained]:
+        """One epoch of every host that has not ended; `progress` is told how many are done."""
+        ...
+
+    def act(self, decisions: Mapping[int, Decision]) -> dict[int, Acted]:
+        """Carry out one decision for each host that was trained."""
         ...
 
     def close(self) -> None:
@@ -68,29 +60,23 @@ class Environment(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Play:
-    host: Host
-    episode: Episode
-    rewards: RewardTracker
-    control: Twin | None
-    report: EpochReport
-    observation: Observation
-
-
 class Growth:
-    """The environment in this process, on one engine."""
+    """The environment in this process.
 
-    def __init__(self, config: GrowthConfig, engine: Engine | None = None) -> None:
-        self.config, self.engine = config, engine or SerialEngine()
+    test: whether hosts are scored on the untouched split when they end.
+    """
+
+    def __init__(self, config: GrowthConfig, *, test: bool = False) -> None:
+        self.config, self.test = config, test
         self.device = device_named(config.device)
         for file in config.task_files:
             load_task_file(file)
-        torch.set_num_threads(config.threads or 1)
+        self.engine = ENGINES[config.training.engine]()
         self.ledger = FlopLedger()
+        self.hosts: dict[int, HostRun] = {}
+        """By place, those that have ended too."""
         self._data: dict[str, Data] = {}
-        self._plays: list[_Play | None] = []
-        self.controls = TwinCache(config)
+        self._twins = TwinCache(config)
 
     def data(self, task: Task) -> Data:
         """The task's data, loaded once."""
@@ -98,103 +84,106 @@ class Growth:
             self._data[task.name] = task.load(self.config.data, self.device)
         return self._data[task.name]
 
-    def member(self, task: Task, seed: int) -> Member:
-        """The member of the task's family that a seed stands for."""
-        return self.config.member_for(task.family, seed)
+    def begin(self, starts: Mapping[int, Start]) -> dict[int, HostStarted]:
+        """A new host at each of these places; the others stay as they are."""
+        begun = {place: self.make(start) for place, start in starts.items()}
+        self.hosts |= begun
+        beside = {start.twin_of: begun[place] for place, start in starts.items() if start.twin_of is not None}
+        alone = {}
+        for place, start in starts.items():
+            if start.twin_of is not None:
+                begun[place].twin = begun[place]
+            elif place in beside:
+                begun[place].twin = beside[place]
+            elif self.config.control:
+                alone[place] = start
+        for place, twin in zip(alone, self._twins.get([begun[place].host for place in alone], self._courses), strict=True):
+            begun[place].twin = twin
+        return {place: run.started() for place, run in begun.items()}
 
-    def reset(self, starts: Sequence[Start]) -> list[Observation]:
-        """Begin an episode for each start, trained for its first epoch."""
-        self._plays = [None] * len(starts)
-        begun = self.restart(dict(enumerate(starts)))
-        return [begun[place] for place in range(len(starts))]
+    def make(self, start: Start) -> HostRun:
+        """One host, new, and at no place."""
+        config, task = self.config, get_task(start.task)
+        threads = config.threads or task.threads
+        if threads:
+            torch.set_num_threads(threads)
+        member = config.member_for(task.family, start.seed)
+        host = Host(task, self.data(task), member, start.seed, config.training, self.ledger)
+        for slot in config.slots:
+            if slot not in host.model.slot_ids:
+                raise unknown("slot", slot, host.model.slot_ids)
+        return HostRun(host, Rules(max_seeds=config.max_seeds, enabled=config.slots or None), config.reward)
 
-    def restart(self, starts: Mapping[int, Start]) -> dict[int, Observation]:
-        """Begin another episode at some places, counted as in `reset`, trained for its first epoch; the other hosts stay as they are."""
-        hosts = [self._host(start) for start in starts.values()]
-        controls = [self._control(start) for start in starts.values()]
-        reports = self.engine.run_epoch(hosts)
-        observations = {}
-        for place, host, control, report in zip(starts, hosts, controls, reports, strict=True):
-            rules = Rules(max_seeds=self.config.max_seeds, enabled=self.config.slots or None)
-            episode = Episode(host, make("wait"), rules, seed=host.seed)
-            tracker = RewardTracker(self.config.reward, host.model.slot_ids)
-            observations[place] = episode.look(report)
-            self._plays[place] = _Play(host, episode, tracker, control, report, observations[place])
-        return observations
+    def train(self, progress: Callable[[int], None] | None = None) -> dict[int, Trained]:
+        """One epoch of every host that has not ended; `progress` is told how many are done."""
+        return self._train({place: run for place, run in self.hosts.items() if run.result is None}, progress)
 
-    def step(self, decisions: Sequence[Decision]) -> list[Outcome | None]:
-        """Carry out one decision for each host, train an epoch, and reward. None for hosts whose episode is over."""
-        assert len(decisions) == len(self._plays), f"{len(decisions)} decisions for {len(self._plays)} hosts"
-        steps: list[Step | None] = [
-            play.episode.carry_out(play.observation, decision) if play is not None else None
-            for play, decision in zip(self._plays, decisions, strict=True)
-        ]
-        going = [play for play in self._plays if play is not None and not play.host.done]
-        reports = iter(self.engine.run_epoch([play.host for play in going]))
-        outcomes: list[Outcome | None] = []
-        for index, (play, step) in enumerate(zip(self._plays, steps, strict=True)):
-            if play is None or step is None:
-                outcomes.append(None)
-            elif play.host.done and play not in going:
-                outcomes.append(self._last(play, step))
-                self._plays[index] = None
-            else:
-                outcomes.append(self._next(play, step, next(reports)))
-        return outcomes
+    def _train(self, running: Mapping[int, HostRun], progress: Callable[[int], None] | None = None) -> dict[int, Trained]:
+        reports = self.engine.run_epoch([run.host for run in running.values()], progress)
+        for run, report in zip(running.values(), reports, strict=True):
+            run.trained(report)
+        return {place: run.look(report) for (place, run), report in zip(running.items(), reports, strict=True)}
+
+    def act(self, decisions: Mapping[int, Decision]) -> dict[int, Acted]:
+        """Carry out one decision for each host that was trained."""
+        return self._act(self.hosts, decisions, self.test)
+
+    def _act(self, hosts: Mapping[int, HostRun], decisions: Mapping[int, Decision], test: bool) -> dict[int, Acted]:
+        steps = {place: hosts[place].act(decision) for place, decision in decisions.items()}
+        for place in steps:
+            if hosts[place].host.done:
+                hosts[place].harvest()
+        acted = {}
+        for place, step in steps.items():
+            reward, result = hosts[place].end(test) if hosts[place].host.done else (None, None)
+            acted[place] = Acted(refused=step.refused, events=step.events, reward=reward, result=result)
+        return acted
+
+    def _courses(self, hosts: list[Host]) -> list[Twin]:
+        """The courses of these hosts when nothing grows, all trained side by side."""
+        twins = {place: self.make(Start(host.task.name, host.seed)) for place, host in enumerate(hosts)}
+        for twin in twins.values():
+            twin.twin = twin
+        while running := {place: twin for place, twin in twins.items() if twin.result is None}:
+            self._act(twins, dict.fromkeys(self._train(running), WAIT), test=False)
+        return [twin.course() for twin in twins.values()]
 
     def close(self) -> None:
         """Let go of hosts and data."""
         for data in self._data.values():
             data.release()
-        self._data, self._plays = {}, []
+        self._data, self.hosts = {}, {}
 
-    def _host(self, start: Start) -> Host:
-        task = get_task(start.task)
-        return Host(task, self.data(task), self.member(task, start.seed), start.seed, self.config.training, self.ledger)
+    # Saving
 
-    def _control(self, start: Start) -> Twin | None:
-        if not self.config.control:
-            return None
-        task = get_task(start.task)
-        return self.controls.get(task, self.data(task), self.member(task, start.seed), start.seed)
+    def state(self) -> list[dict[str, Any]]:
+        """Every host after it has acted, in the order of places."""
+        return [self.hosts[place].state() for place in sorted(self.hosts)]
 
-    def _next(self, play: _Play, step: Step, report: EpochReport) -> Outcome:
-        reward = play.rewards.step(
-            before=play.report,
-            decision=step.decision,
-            refused=bool(step.refused),
-            events=step.events,
-            report=report,
-            control=play.control,
-            final=None,
-        )
-        play.report, play.observation = report, play.episode.look(report)
-        return Outcome(observation=play.observation, reward=reward, terminated=False, refused=step.refused, events=step.events, final=None)
+    def load_state(self, state: list[dict[str, Any]]) -> None:
+        """Put the hosts that have begun here into their saved states."""
+        for place, saved in zip(sorted(self.hosts), state, strict=True):
+            self.hosts[place].load_state(saved)
 
-    def _last(self, play: _Play, step: Step) -> Outcome:
-        final = final_score(play.host)
-        reward = play.rewards.step(
-            before=play.report,
-            decision=step.decision,
-            refused=bool(step.refused),
-            events=step.events,
-            report=play.report,
-            control=play.control,
-            final=final,
-        )
-        figures: dict[str, Any] = {
-            "accuracy": final.accuracy,
-            "loss": final.loss,
-            "parameters": float(final.parameters),
-            "host_parameters": float(play.host.start_parameters),
-            "fossilized": float(play.host.fossilized),
-            "germinated": float(play.host.germinated),
-            "pruned": float(play.host.pruned),
-            "rollbacks": float(play.host.rollbacks),
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy, at any moment between two calls: the hosts by what they have learned, data and engine by their names."""
+        hosts = {
+            place: {
+                "start": Start(run.host.task.name, run.host.seed),
+                "state": run.state(),
+                "twin": next((other for other, each in self.hosts.items() if each is run.twin), run.twin),
+                "observation": run.observation,
+            }
+            for place, run in self.hosts.items()
         }
-        if play.control is not None:
-            assert play.control.final is not None
-            figures.update(control_accuracy=play.control.final.accuracy, control_loss=play.control.final.loss)
-        return Outcome(
-            observation=play.observation, reward=reward, terminated=True, refused=step.refused, events=step.events, final=figures
-        )
+        return {"config": self.config, "test": self.test, "hosts": hosts}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["config"], test=state["test"])  # type: ignore[misc]
+        self.hosts = {place: self.make(saved["start"]) for place, saved in state["hosts"].items()}
+        for place, saved in state["hosts"].items():
+            run, observation, twin = self.hosts[place], saved["observation"], saved["twin"]
+            run.load_state(saved["state"])
+            run.twin = self.hosts[twin] if isinstance(twin, int) else twin
+            run.observation = observation
+            run.host.last = None if observation is None else observation.report

@@ -1,12 +1,12 @@
-"""One host's growth under one controller: look at the epoch, decide, act, end the epoch. There is no second loop.
+"""One growing model from epoch to epoch: look at the report, carry out what was decided, end the epoch.
 
-The command line, a user's Gardener and the environment all move their hosts through this class.
+The hosts of the environment and a user's Gardener both move through this class, whoever decides.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from esper.kasmina import Growable
 from esper.kasmina.blueprints import SlotShape, names, parameter_count
@@ -15,11 +15,11 @@ from esper.leyline.errors import EsperError
 from esper.leyline.events import Decided, EpochFinished, Event, Interaction, Refused, SeedMeasured
 from esper.leyline.reports import EpochReport, Topology
 from esper.leyline.stages import OCCUPIED
-from esper.tamiyo import Controller, Observation, Rules, SignalTracker
+from esper.tamiyo import Observation, Rules, SignalTracker
 
 
 class Growing(Protocol):
-    """Whatever holds a growing model and can end its epoch: a Host of a run, or a Gardener's own."""
+    """Whatever holds a growing model and can end its epoch: a Host, or a Gardener."""
 
     model: Growable
 
@@ -34,42 +34,34 @@ class Growing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One decision: what was seen, what was decided, whether it was carried out, and everything that happened, in order."""
+    """A decision that was carried out, or not."""
 
-    observation: Observation
     decision: Decision
     refused: str
-    """Why the decision was not carried out; empty when it was."""
+    """Why it was not carried out; empty when it was."""
     events: tuple[Event, ...]
+    """What happened then, in order."""
 
 
 class Episode:
-    """A host, its signals and its controller's memory, from the first epoch to the end of the budget."""
+    """A growing model and what its signals remember."""
 
-    def __init__(self, growing: Growing, controller: Controller, rules: Rules, *, host: int = 0, seed: int = 0) -> None:
-        self.growing, self.controller, self.rules = growing, controller, rules
+    def __init__(self, growing: Growing, rules: Rules) -> None:
+        self.growing = growing
         blueprints = {topology: names(topology) for topology in Topology}
         costs = {
             seed.slot: {name: parameter_count(name, SlotShape(topology=seed.topology, width=seed.width)) for name in names(seed.topology)}
             for seed in growing.model.reports()
         }
         self.tracker = SignalTracker(growing.model.slot_ids, blueprints, costs, rules, growing.model.lifecycle)
-        self.memory: Any = controller.start(host, growing.model.slot_ids, seed)
-
-    def step(self, report: EpochReport) -> Step:
-        """What follows an epoch: look, decide, act, tick."""
-        observation = self.look(report)
-        decision, self.memory = self.controller.decide(observation, self.memory)
-        return self.carry_out(observation, decision)
 
     def look(self, report: EpochReport) -> Observation:
-        """What the controller sees of an epoch."""
+        """What a controller sees of an epoch."""
         return self.tracker.observe(report)
 
     def carry_out(self, observation: Observation, decision: Decision) -> Step:
-        """Do what was decided, end the epoch, and tell all that happened. A refusal is told, not raised: training goes on."""
-        events = [*epoch_events(observation.report), *self.growing.drain(), decided(decision, observation)]
-        refused = ""
+        """Do what was decided, and end the epoch. A refusal is told, not raised: training goes on."""
+        refused, events = "", []
         try:
             observation.masks.check(decision)
             self.growing.model.act(decision)
@@ -77,20 +69,14 @@ class Episode:
             refused = str(error)
             events.append(Refused(op=decision.op, slot=decision.slot, reason=refused))
         self.tracker.note_decision(decision, succeeded=not refused)
-        events += self.growing.end_epoch()
-        return Step(observation, decision, refused, tuple(events))
+        return Step(decision, refused, (*events, *self.growing.end_epoch()))
 
-    def state(self) -> dict[str, Any]:
-        """What signals and controller remember, in plain containers."""
-        return {"signals": self.tracker.state(), "memory": self.memory}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        self.tracker.load_state(state["signals"])
-        self.memory = state["memory"]
+# Reports and decisions as events
 
 
 def decided(decision: Decision, observation: Observation) -> Decided:
-    """A decision as an event."""
+    """A decision, and what could have been decided instead."""
     return Decided(
         op=decision.op,
         slot=decision.slot,
@@ -106,7 +92,7 @@ def decided(decision: Decision, observation: Observation) -> Decided:
 
 
 def epoch_events(report: EpochReport) -> list[Event]:
-    """What an epoch's report tells, as events: the host, each seed, each pair of seeds."""
+    """What an epoch's report tells: the host, each seed, each pair of seeds."""
     events: list[Event] = [
         EpochFinished(
             train_loss=report.train_loss,
@@ -127,6 +113,7 @@ def epoch_events(report: EpochReport) -> list[Event]:
                 SeedMeasured(
                     slot=seed.slot,
                     stage=seed.stage,
+                    blueprint=seed.blueprint,
                     alpha=seed.alpha,
                     contribution=seed.contribution,
                     contribution_error=seed.contribution_error,
@@ -134,6 +121,7 @@ def epoch_events(report: EpochReport) -> list[Event]:
                     trial_contribution=seed.trial_contribution,
                     trial_error=seed.trial_error,
                     trial_loss=seed.trial_loss,
+                    shapley=report.shapley.get(seed.slot),
                     gradient_norm=None if gradients is None else gradients.norm,
                     gradient_health=None if gradients is None else gradients.health,
                     gradient_ratio=seed.gradient_ratio,

@@ -1,141 +1,152 @@
-"""Rounds of episodes under a policy: every host acts once per epoch, all at once, and what happened is kept for learning."""
+"""Playing: every host acts once per epoch, all at once, under a controller or a policy; what happens is recorded as it happens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
 
-import torch
-
-from esper.leyline.actions import WAIT, Decision
-from esper.leyline.events import Event
-from esper.simic.growth.environment import Environment, Outcome, Start
+from esper.leyline.actions import Decision
+from esper.leyline.events import Event, HostFinished, HostStarted, Rewarded
+from esper.nissa import Hub, NullHub
+from esper.simic.growth.environment import Environment, Start
+from esper.simic.growth.episode import decided, epoch_events
 from esper.simic.growth.recording import EpisodeRecorder
-from esper.simic.learning.rollout import RolloutBuffer
+from esper.simic.rewards import RewardStep
 from esper.tamiyo import Controller, Observation
-from esper.tamiyo.policy.batch import ObservationBatch, decision_of
-from esper.tamiyo.policy.heads import Exploration, uniforms
-from esper.tamiyo.policy.network import LSTMState
-from esper.tamiyo.policy.policy import Policy, PolicyState
+
+Progress = Callable[[float], None]
+"""Told what share of the whole is done, from 0 to 1."""
 
 
-@dataclass(slots=True)
-class Played:
-    """One episode that was played: what each step earned, by component, and how it ended."""
+class Decider(Protocol):
+    """Who decides for the hosts of a play, each known by its place."""
 
-    start: Start
-    reward: float = 0.0
-    components: dict[str, float] = field(default_factory=dict)
-    decisions: list[Decision] = field(default_factory=list)
-    events: list[tuple[int, Event]] = field(default_factory=list)
-    """With the epoch of each."""
-    refused: int = 0
-    final: dict[str, float] = field(default_factory=dict)
+    def names(self, places: Sequence[int]) -> list[str]:
+        """What whoever decides for each of these hosts is called."""
+        ...
 
-    def add(self, decision: Decision, outcome: Outcome) -> None:
-        """One more step."""
-        self.decisions.append(decision)
-        self.reward += outcome.reward.total
-        for name, value in outcome.reward.components.items():
-            self.components[name] = self.components.get(name, 0.0) + value
-        self.events += [(len(self.decisions), event) for event in outcome.events]
-        self.refused += bool(outcome.refused)
-        if outcome.final is not None:
-            self.final = outcome.final
+    def begin(self, started: Mapping[int, HostStarted]) -> None:
+        """These hosts are about to begin."""
+        ...
+
+    def decide(self, seen: Mapping[int, Observation]) -> dict[int, Decision]:
+        """One decision for each host, after an epoch of all."""
+        ...
+
+    def earned(self, rewards: Mapping[int, RewardStep], ended: bool) -> None:
+        """What the last decision of each of these hosts earned, and whether that was the end."""
+        ...
 
 
-Progress = Callable[[int, int], None]
-"""Told how many host-epochs are done, and of how many."""
+class ControllerDecider:
+    """Controllers, one for each host; what they remember is kept here."""
+
+    def __init__(self, controllers: Sequence[Controller]) -> None:
+        self.controllers = controllers
+        self.memory: dict[int, Any] = {}
+
+    def names(self, places: Sequence[int]) -> list[str]:
+        """What the controller of each host is called."""
+        return [self.controllers[place].name for place in places]
+
+    def begin(self, started: Mapping[int, HostStarted]) -> None:
+        """Start a memory for each host."""
+        for place, host in started.items():
+            self.memory[place] = self.controllers[place].start(place, host.slots, host.seed)
+
+    def decide(self, seen: Mapping[int, Observation]) -> dict[int, Decision]:
+        """Ask each host's controller."""
+        decisions = {}
+        for place, observation in seen.items():
+            decisions[place], self.memory[place] = self.controllers[place].decide(observation, self.memory[place])
+        return decisions
+
+    def earned(self, rewards: Mapping[int, RewardStep], ended: bool) -> None:
+        """Controllers do not learn."""
 
 
-def play_round(
-    environment: Environment,
-    policy: Policy,
-    starts: Sequence[Start],
-    *,
-    seed: int,
-    explore: Exploration | None,
-    buffer: RolloutBuffer | None = None,
-    recorders: Sequence[EpisodeRecorder] = (),
-    deterministic: bool = False,
-    progress: Progress | None = None,
-) -> list[Played]:
-    """One episode of every start under the policy. Chance comes from (seed, place in the round, step) alone.
+class Play:
+    """One episode of every start, an epoch at a time.
 
-    buffer: takes what is needed to learn from the round; None when nobody learns.
-    recorders: one for each start, to keep the episodes for imitation and offline learning; none to keep none.
+    hub: takes the events. first: the number of the first host in the record; the others follow.
+    recorders: by place, of the hosts whose episodes are kept for imitation and offline learning.
+    about: what every HostStarted says besides its host: the round, the arm of an examination.
     """
-    observations: list[Observation | None] = list(environment.reset(starts))
-    played = [Played(start) for start in starts]
-    total = sum(each.report.budget for each in observations if each is not None)
-    state, step, done = policy.initial_state(len(starts)), 0, len(starts)
-    while any(each is not None for each in observations):
-        rows = [row for row, each in enumerate(observations) if each is not None]
-        seen = [each for each in observations if each is not None]
-        batch = ObservationBatch.from_observations(seen, policy.config.blueprints, policy.device)
-        chance = None if deterministic else uniforms(seed, rows, step)
-        index = torch.tensor(rows, device=policy.device)
-        acted = policy.act(batch, state[index], chance, explore)
-        decisions = [WAIT] * len(starts)
-        for row, each, action in zip(rows, seen, acted.actions.tolist(), strict=True):
-            decisions[row] = decision_of(each.masks, action, policy.config.blueprints)
-        if buffer is not None:
-            buffer.decided(rows, step, batch, acted)
-        if recorders:
-            for row, each in zip(rows, seen, strict=True):
-                recorders[row].decided(each, decisions[row])
-        outcomes = environment.step(decisions)
-        ended = []
-        for row in rows:
-            outcome = outcomes[row]
-            assert outcome is not None, f"host {row} has an observation and no outcome"
-            played[row].add(decisions[row], outcome)
-            if recorders:
-                recorders[row].earned(outcome.reward.total)
-            ended.append(outcome.terminated)
-            observations[row] = None if outcome.terminated else outcome.observation
-        if buffer is not None:
-            rewards = torch.tensor([outcomes[row].reward.total for row in rows])  # type: ignore[union-attr]
-            buffer.outcome(rows, step, rewards, terminated=torch.tensor(ended))
-        state = _updated(state, index, acted.state)
-        done += len(rows) - sum(ended)
-        step += 1
+
+    def __init__(
+        self,
+        environment: Environment,
+        decider: Decider,
+        starts: Sequence[Start],
+        *,
+        hub: Hub | None = None,
+        first: int = 0,
+        recorders: Mapping[int, EpisodeRecorder] | None = None,
+        **about: Any,
+    ) -> None:
+        self.environment, self.decider, self.first = environment, decider, first
+        self.hub, self.recorders = hub or NullHub(), recorders or {}
+        started = environment.begin(dict(enumerate(starts)))
+        decider.begin(started)
+        self.started = [
+            replace(started[place], controller=name, twin_of=None if start.twin_of is None else first + start.twin_of, **about)
+            for place, (start, name) in enumerate(zip(starts, decider.names(range(len(starts))), strict=True))
+        ]
+        self.results: dict[int, HostFinished] = {}
+        self.epoch = 0
+        self._total = sum(host.epochs for host in self.started)
+
+    @property
+    def done(self) -> bool:
+        """Whether every host has ended."""
+        return len(self.results) == len(self.started)
+
+    def announce(self) -> None:
+        """Record that the hosts begin."""
+        for place, host in enumerate(self.started):
+            self._emit(place, 0, host)
+
+    def run_epoch(self, progress: Progress | None = None) -> None:
+        """Train every host that has not ended for an epoch, decide, act, and record all of it."""
+        before, told = sum(min(host.epochs, self.epoch) for host in self.started), None
         if progress is not None:
-            progress(done, total)
-    return played
+            told = lambda done: progress((before + done) / self._total)  # noqa: E731
+        trained = self.environment.train(told)
+        self.epoch += 1
+        self._earned({place: each.reward for place, each in trained.items() if each.reward is not None}, self.epoch - 1, ended=False)
+        seen = {place: each.observation for place, each in trained.items()}
+        decisions = self.decider.decide(seen)
+        for place, recorder in self.recorders.items():
+            if place in seen:
+                recorder.decided(seen[place], decisions[place])
+        acted = self.environment.act(decisions)
+        if self.hub.on:
+            for place, each in acted.items():
+                events = [*epoch_events(seen[place].report), *trained[place].events, decided(decisions[place], seen[place]), *each.events]
+                self._emit(place, self.epoch, *events)
+        self._earned({place: each.reward for place, each in acted.items() if each.reward is not None}, self.epoch, ended=True)
+        for place, each in acted.items():
+            if each.result is not None:
+                self.results[place] = each.result
+                self._emit(place, self.epoch, each.result)
 
+    def through(self, progress: Progress | None = None) -> list[HostFinished]:
+        """All epochs from the first to the last; how each host ended."""
+        self.announce()
+        while not self.done:
+            self.run_epoch(progress)
+        return [self.results[place] for place in range(len(self.started))]
 
-def _updated(state: PolicyState, hosts: torch.Tensor, new: PolicyState) -> PolicyState:
-    """The state of all hosts with that of some replaced."""
+    def _earned(self, rewards: dict[int, RewardStep], epoch: int, ended: bool) -> None:
+        self.decider.earned(rewards, ended)
+        for place, reward in rewards.items():
+            if place in self.recorders:
+                self.recorders[place].earned(reward.total)
+            if self.hub.on and self.started[place].twin_of is None:
+                self._emit(place, epoch, Rewarded(total=reward.total, components=dict(reward.components)))
 
-    def replaced(old: LSTMState, part: LSTMState) -> LSTMState:
-        return old[0].index_copy(0, hosts, part[0]), old[1].index_copy(0, hosts, part[1])
-
-    with torch.inference_mode():
-        return PolicyState(actor=replaced(state.actor, new.actor), critic=replaced(state.critic, new.critic))
-
-
-def play_controller(
-    environment: Environment, controller: Controller, starts: Sequence[Start], *, progress: Progress | None = None
-) -> list[Played]:
-    """One episode of every start under a controller."""
-    observations: list[Observation | None] = list(environment.reset(starts))
-    played = [Played(start) for start in starts]
-    memories = [
-        controller.start(row, each.masks.slot_names, starts[row].seed) if each is not None else {} for row, each in enumerate(observations)
-    ]
-    total = sum(each.report.budget for each in observations if each is not None)
-    done = len(starts)
-    while any(each is not None for each in observations):
-        decisions = [WAIT] * len(starts)
-        for row, each in enumerate(observations):
-            if each is not None:
-                decisions[row], memories[row] = controller.decide(each, memories[row])
-        for row, outcome in enumerate(environment.step(decisions)):
-            if outcome is not None:
-                played[row].add(decisions[row], outcome)
-                observations[row] = None if outcome.terminated else outcome.observation
-                done += not outcome.terminated
-        if progress is not None:
-            progress(done, total)
-    return played
+    def _emit(self, place: int, epoch: int, *events: Event) -> None:
+        if self.hub.on:
+            for event in events:
+                self.hub.emit(event, host=self.first + place, epoch=epoch)

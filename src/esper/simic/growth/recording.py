@@ -54,9 +54,7 @@ class EpisodeRecorder:
         """Write the episode; `about` says who decided, on what, and how it ended."""
         tensors = {name: torch.stack(rows) for name, rows in self._rows.items()}
         tensors["rewards"] = torch.tensor(self._rewards, dtype=torch.float32)
-        metadata = {"schema": OBSERVATION.fingerprint(), "blueprints": json.dumps(self.blueprints), "about": json.dumps(about)}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, safetensors.torch.save(tensors, metadata))
+        write_episode(path, tensors, self.blueprints, about)
 
     def state(self) -> dict[str, Any]:
         """What was collected so far."""
@@ -66,6 +64,14 @@ class EpisodeRecorder:
         self.blueprints = tuple(state["blueprints"])
         self._rows = {name: list(rows) for name, rows in state["rows"].items()}
         self._rewards = list(state["rewards"])
+
+
+def write_episode(path: Path, tensors: dict[str, Tensor], blueprints: Sequence[str], about: dict[str, Any]) -> None:
+    """Write an episode: the fields of ObservationBatch, `actions` [steps, 8] and `rewards` [steps], all [steps] in front."""
+    metadata = {"schema": OBSERVATION.fingerprint(), "blueprints": json.dumps(blueprints), "about": json.dumps(about)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata)
+    replace_file(path, content)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

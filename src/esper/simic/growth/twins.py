@@ -1,9 +1,10 @@
-"""Controls: what each host does without growth. Computed once for each task, member and seed, and kept in the user's cache."""
+"""Twins: what each host does without growth. Trained once for each task, member and seed, and kept in the user's cache."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,62 +14,51 @@ from esper.leyline.errors import StateError
 from esper.leyline.files import replace_file
 from esper.leyline.plain import from_plain, to_plain
 from esper.simic.growth.config import GrowthConfig
-from esper.simic.rewards import FinalScore, Twin
-from esper.tolaria.data import Data
+from esper.simic.rewards import Twin
 from esper.tolaria.data.sources import cache_folder
-from esper.tolaria.tasks import Member, Task
-from esper.tolaria.training.flops import FlopLedger
 from esper.tolaria.training.host import Host
 
-
-def final_score(host: Host) -> FinalScore:
-    """What is harvested of a host now, on val."""
-    score = host.score(host.data.val)
-    return FinalScore(accuracy=score.accuracy, loss=score.loss, parameters=host.harvest_parameters())
+HOW = ("clip", "precision", "channels_last", "compile", "eval_batch", "recalibrate")
+"""Settings of training that a host without seeds depends on."""
 
 
 class TwinCache:
-    """The curves of WAIT-only twins. A curve depends on the host, its data and how it is trained, never on who controls others."""
+    """The courses of twins. A course depends on the host, its data and how it is trained, never on who controls others."""
 
     def __init__(self, config: GrowthConfig, folder: Path | None = None) -> None:
         self.config = config
         self.folder = folder or cache_folder() / "controls"
         self._known: dict[str, Twin] = {}
 
-    def get(self, task: Task, data: Data, member: Member, seed: int) -> Twin:
-        """The twin's val accuracy and loss after each epoch, from memory, from disk, or trained now."""
-        key = self._key(task, data, member, seed)
-        if key not in self._known:
-            path = self.folder / f"{key}.json"
-            self._known[key] = _read(path, member.epochs) or self._train(task, data, member, seed, path)
-        return self._known[key]
+    def get(self, hosts: Sequence[Host], train: Callable[[list[Host]], list[Twin]]) -> list[Twin]:
+        """The course of each host's twin, from memory, from disk, or from `train`, which is given all that are missing at once."""
+        keys = [self._key(host) for host in hosts]
+        missing: dict[str, Host] = {}
+        for key, host in zip(keys, hosts, strict=True):
+            if key in self._known:
+                continue
+            found = _read(self.folder / f"{key}.json", host.member.epochs)
+            if found is not None:
+                self._known[key] = found
+            else:
+                missing[key] = host
+        for key, twin in zip(missing, train(list(missing.values())), strict=True):
+            self._known[key] = twin
+            self.folder.mkdir(parents=True, exist_ok=True)
+            replace_file(self.folder / f"{key}.json", json.dumps(to_plain(twin)).encode())
+        return [self._known[key] for key in keys]
 
-    def _key(self, task: Task, data: Data, member: Member, seed: int) -> str:
-        training = self.config.training
-        names = ("clip", "precision", "channels_last", "compile", "eval_batch", "recalibrate")
-        how = {name: getattr(training, name) for name in names}
-        governor = asdict(training.governor)
-        facts = [task.name, data.fingerprint, asdict(member), seed, how, governor, self.config.device, torch.__version__]
+    def _key(self, host: Host) -> str:
+        how = {name: getattr(self.config.training, name) for name in HOW}
+        governor, member = asdict(self.config.training.governor), asdict(host.member)
+        facts = [host.task.name, host.data.fingerprint, member, host.seed, how, governor, self.config.device, torch.__version__]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
-
-    def _train(self, task: Task, data: Data, member: Member, seed: int, path: Path) -> Twin:
-        host = Host(task, data, member, seed, self.config.training, FlopLedger())
-        accuracies, losses = [], []
-        while not host.done:
-            report = host.train_epoch()
-            host.end_epoch()
-            accuracies.append(report.val_accuracy)
-            losses.append(report.val_loss)
-        control = Twin(accuracy=tuple(accuracies), loss=tuple(losses), final=final_score(host))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, json.dumps(to_plain(control)).encode())
-        return control
 
 
 def _read(path: Path, epochs: int) -> Twin | None:
-    """A curve from disk; a damaged or foreign file counts as none and is written anew."""
+    """A course from disk; a damaged or foreign file counts as none and is written anew."""
     try:
-        control = from_plain(Twin, json.loads(path.read_bytes()))
+        twin = from_plain(Twin, json.loads(path.read_bytes()))
     except (OSError, ValueError, StateError):
         return None
-    return control if len(control.accuracy) == len(control.loss) == epochs and control.final is not None else None
+    return twin if len(twin.accuracy) == len(twin.loss) == epochs and twin.final is not None else None

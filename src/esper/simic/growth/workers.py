@@ -3,57 +3,62 @@
 from __future__ import annotations
 
 import multiprocessing as mp
+import signal
+import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
 from esper.leyline.actions import Decision
 from esper.leyline.errors import EsperError, RunError
+from esper.leyline.events import HostStarted
 from esper.simic.growth.config import GrowthConfig
-from esper.simic.growth.environment import Growth, Outcome, Start
-from esper.tamiyo import Observation
+from esper.simic.growth.environment import Environment, Growth, Start
+from esper.simic.growth.host_run import Acted, Trained
+
+
+def environment(config: GrowthConfig, workers: int) -> Environment:
+    """The environment in this process, or in so many workers."""
+    return GrowthWorkers(config, workers) if workers > 1 else Growth(config)
 
 
 class GrowthWorkers:
-    """Several Growths, each in a process of its own. Hosts are dealt out in turn and come back in their order."""
+    """Several Growths, each in a process of its own. Places are dealt out in turn: place p is the business of worker p modulo their number."""
 
     def __init__(self, config: GrowthConfig, workers: int) -> None:
         assert workers >= 1
         context = mp.get_context("spawn")  # a forked torch can hang on its own thread pools
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
-        self._hosts = 0
-        for _ in range(workers):
-            here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(there, config), daemon=True)
-            process.start()
-            there.close()
-            self._pipes.append(here)
-            self._processes.append(process)
+        with _left_to_the_parent():
+            for _ in range(workers):
+                here, there = context.Pipe()
+                process = context.Process(target=_serve, args=(there, config), daemon=True)
+                process.start()
+                there.close()
+                self._pipes.append(here)
+                self._processes.append(process)
 
-    def reset(self, starts: Sequence[Start]) -> list[Observation]:
-        """Begin an episode for each start."""
-        self._hosts = len(starts)
-        return self._deal("reset", list(starts))
+    def begin(self, starts: Mapping[int, Start]) -> dict[int, HostStarted]:
+        """A new host at each of these places."""
+        assert all(start.twin_of is None for start in starts.values()), "a twin trains beside its host, in one process"
+        return self._deal("begin", starts)
 
-    def restart(self, starts: Mapping[int, Start]) -> dict[int, Observation]:
-        """Begin another episode at some places; the other hosts stay as they are."""
-        count = len(self._pipes)
-        shares = [{place // count: start for place, start in starts.items() if place % count == number} for number in range(count)]
-        answers = self._ask("restart", shares)
-        return {place: answers[place % count][place // count] for place in starts}
+    def train(self, progress: Callable[[int], None] | None = None) -> dict[int, Trained]:
+        """One epoch of every host that has not ended; `progress` is told of a worker's share at once."""
+        return self._ask("train", [()] * len(self._pipes), progress)
 
-    def step(self, decisions: Sequence[Decision]) -> list[Outcome | None]:
-        """One decision for each host."""
-        assert len(decisions) == self._hosts, f"{len(decisions)} decisions for {self._hosts} hosts"
-        return self._deal("step", list(decisions))
+    def act(self, decisions: Mapping[int, Decision]) -> dict[int, Acted]:
+        """Carry out one decision for each host that was trained."""
+        return self._deal("act", decisions)
 
     def close(self) -> None:
         """End the workers."""
         for pipe in self._pipes:
             try:
-                pipe.send(("close", None))
+                pipe.send(None)
             except OSError:
                 continue  # it is gone already
         for process in self._processes:
@@ -61,28 +66,28 @@ class GrowthWorkers:
             if process.is_alive():
                 process.kill()
 
-    def _deal(self, method: str, items: list[Any]) -> list[Any]:
-        """Ask each worker about its share of the items, and put the answers back in order."""
+    def _deal(self, method: str, items: Mapping[int, Any]) -> dict[int, Any]:
         count = len(self._pipes)
-        answers: list[Any] = [None] * len(items)
-        for number, part in enumerate(self._ask(method, [items[number::count] for number in range(count)])):
-            answers[number::count] = part
-        return answers
+        return self._ask(method, [({place: item for place, item in items.items() if place % count == number},) for number in range(count)])
 
-    def _ask(self, method: str, shares: Sequence[Any]) -> list[Any]:
-        """Send each worker its share and collect the answers; all of them before an error is raised, so that none is left over."""
-        for number, (pipe, share) in enumerate(zip(self._pipes, shares, strict=True)):
+    def _ask(self, method: str, arguments: list[tuple[Any, ...]], progress: Callable[[int], None] | None = None) -> dict[int, Any]:
+        """Send each worker its arguments and collect the answers by place; all of them before an error is raised, so that none is left."""
+        for number, (pipe, each) in enumerate(zip(self._pipes, arguments, strict=True)):
             try:
-                pipe.send((method, share))
+                pipe.send((method, each))
             except OSError:
                 raise self._gone(number) from None
-        answers = [self._receive(pipe, number) for number, pipe in enumerate(self._pipes)]
+        answers = []
+        for number, pipe in enumerate(self._pipes):
+            answers.append(self._receive(pipe, number))
+            if progress is not None:
+                progress(sum(len(value) for kind, value in answers if kind == "answer"))
         for number, (kind, value) in enumerate(answers):
             if kind == "mistake":
                 raise value
             if kind == "bug":
                 raise RuntimeError(f"worker {number} failed:\n{value}")
-        return [value for _, value in answers]
+        return dict(sorted(pair for _, value in answers for pair in value.items()))
 
     def _receive(self, pipe: Connection, number: int) -> tuple[str, Any]:
         try:
@@ -100,25 +105,38 @@ class GrowthWorkers:
         return RunError(f"worker {number} {how}; {hint}")
 
 
+@contextmanager
+def _left_to_the_parent() -> Iterator[None]:
+    """Processes that start in here ignore Ctrl-C from their first moment on, imports included: it is the parent's to handle."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may change what a signal does; `_serve` sees to it then
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _serve(pipe: Connection, config: GrowthConfig) -> None:
     """A worker's life: do what is asked until told to close, or until the parent is gone."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     growth: Growth | None = None
     while True:
         try:
-            method, items = pipe.recv()
-        except EOFError:
+            request = pipe.recv()
+        except (EOFError, OSError):
             return
-        if method == "close":
+        if request is None:
             return
+        method, arguments = request
         try:
             if growth is None:
                 growth = Growth(config)
-            # A worker without a share has nothing to train, and answers with as little.
-            pipe.send(("answer", getattr(growth, method)(items) if items else items))
+            pipe.send(("answer", getattr(growth, method)(*arguments)))
         except EsperError as error:
             pipe.send(("mistake", error))
+        except BrokenPipeError:
+            return
         except Exception:
             pipe.send(("bug", traceback.format_exc()))

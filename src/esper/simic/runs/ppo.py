@@ -1,34 +1,33 @@
-"""The school: a policy plays rounds of episodes on many hosts and learns from each by PPO; at the end it is examined on unseen hosts."""
+"""The run of PPO: a policy plays rounds of episodes on many hosts, learns from each, and is examined at the end on unseen hosts."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from esper.kasmina.blueprints import names
 from esper.leyline.actions import Op
 from esper.leyline.config import to_toml
 from esper.leyline.errors import CheckpointError, ConfigError
-from esper.leyline.events import HostFinished, PolicyUpdated, Refused, RolledBack, RunFinished, RunStarted, StageChanged
+from esper.leyline.events import ArmExamined, HostFinished, PolicyUpdated, RunStarted
 from esper.leyline.reports import Topology
+from esper.leyline.score import score
 from esper.nissa import Hub
-from esper.simic.growth.environment import Environment, Growth, Start
-from esper.simic.growth.play import Played, Progress, play_controller, play_round
-from esper.simic.growth.recording import FOLDER, EpisodeRecorder
-from esper.simic.growth.workers import GrowthWorkers
-from esper.simic.learning.ppo import make_optimizer, update
-from esper.simic.learning.ppo_metrics import UpdateMetrics
-from esper.simic.learning.rollout import RolloutBuffer
-from esper.simic.runs.controller import versions
+from esper.simic.growth.environment import Environment, Start
+from esper.simic.growth.play import ControllerDecider, Play, Progress
+from esper.simic.growth.recording import FOLDER, write_episode
+from esper.simic.growth.workers import environment
+from esper.simic.learning.policy_decider import PolicyDecider
+from esper.simic.learning.ppo import Learner
+from esper.simic.learning.rollout import Rollout, RolloutBuffer
 from esper.simic.runs.paired import paired_difference
 from esper.simic.runs.ppo_config import PPORunConfig
+from esper.simic.runs.work import POLICY_FILE, versions
 from esper.tamiyo import blueprint_names, make
 from esper.tamiyo.policy.heads import Exploration
 from esper.tamiyo.policy.network import PolicyConfig
@@ -42,14 +41,12 @@ from esper.tolaria.training.device import device_named
 TRAINING_SEEDS = 1_000_000
 """Host seeds from here on are for training; smaller ones, which every other command uses, stay unseen for the examination."""
 
-KEPT_EVENTS = (StageChanged, Refused, RolledBack)
-"""What is recorded of an episode in training; a run of a single controller records everything."""
-
-POLICY_FILE = "policy.safetensors"
-
 
 class PPORun:
-    """A policy, the hosts it practises on, and the loop of playing and learning. One call of `run_epoch` is one round."""
+    """A policy, the hosts it practises on, and the loop of playing and learning. After the last round, the arms of the examination.
+
+    hub: takes the events. folder: the run folder, where episodes and the policy are kept; None to keep none.
+    """
 
     ARMS = ("policy", "wait", "random", "fixed", "heuristic")
     """Who is examined at the end, in this order, on the same hosts."""
@@ -62,39 +59,39 @@ class PPORun:
             get_task(task)
         device_named(config.device)  # a mistake is told before any worker starts
         torch.set_num_threads(config.threads or 1)
-        self.blueprints = blueprint_names({topology: names(topology) for topology in Topology})
-        self.policy = self._first_policy()
-        self.ppo = config.ppo.over(config.rounds)
-        self.optimizer = make_optimizer(self.policy, self.ppo)
-        self.starts = self._pool()
+        policy = self._first_policy()
+        self.learner = Learner(policy, config.ppo.over(config.rounds), config.seed)
+        self.pool = self._pool()
         budgets, slots = self._sizes()
         self.explore = Exploration.for_budget(max(budgets))
-        self.buffer = RolloutBuffer(config.hosts, max(budgets), slots, len(self.policy.config.blueprints), exploration=self.explore)
-        self.round = 0
-        self.played: list[Played] = []
-        self.metrics: UpdateMetrics | None = None
+        self.buffer = RolloutBuffer(config.hosts, max(budgets), slots, len(policy.config.blueprints), exploration=self.explore)
+        self.round = self.hosts_begun = 0
         self.history: list[dict[str, float]] = []
-        self.seconds: dict[str, float] = {}
-        self.arms: dict[str, list[Played]] = {}
+        """The figures of each round, by their names in the manner of Stable-Baselines3."""
+        self.arms: dict[str, list[HostFinished]] = {}
         """The examination so far."""
-        self.examination: dict[str, Any] | None = None
         self._environment: Environment | None = None
 
     @property
-    def epochs(self) -> int:
+    def policy(self) -> Policy:
+        """What learns."""
+        return self.learner.policy
+
+    @property
+    def rounds(self) -> int:
         """Rounds in all."""
         return self.config.rounds
 
     @property
     def done(self) -> bool:
-        return self.round >= self.config.rounds and self.examination is not None
+        """Whether every round is played and every arm examined."""
+        return self.round >= self.config.rounds and len(self.arms) == len(self.ARMS)
 
     @property
     def environment(self) -> Environment:
         """The hosts' environment, made when it is first needed: in this process, or in workers."""
         if self._environment is None:
-            workers = min(self.config.workers, self.config.hosts)
-            self._environment = GrowthWorkers(self.config, workers) if workers > 1 else Growth(self.config)
+            self._environment = environment(self.config, min(self.config.workers, self.config.hosts))
         return self._environment
 
     def close(self) -> None:
@@ -106,10 +103,11 @@ class PPORun:
     def _first_policy(self) -> Policy:
         config = self.config
         generator = torch.Generator().manual_seed(stream_seed("policy", config.seed))
+        blueprints = blueprint_names({topology: names(topology) for topology in Topology})
         sizes = {name: value for name in ("hidden", "slot_width") if (value := getattr(config, name)) is not None}
         if config.from_policy is not None:
             policy = load_policy(config.from_policy)
-            missing = sorted(set(self.blueprints) - set(policy.config.blueprints))
+            missing = sorted(set(blueprints) - set(policy.config.blueprints))
             if missing:
                 raise ConfigError(f"{config.from_policy} was made without the blueprint {missing[0]!r}, which these hosts have")
             for name, wanted in sizes.items():
@@ -121,233 +119,202 @@ class PPORun:
             return policy
         if config.reset_heads:
             raise ConfigError("--reset-heads makes heads of an existing policy new; name it with --from-policy, or resume a run")
-        return Policy(PolicyConfig(blueprints=self.blueprints, prior=config.ppo.prior, **sizes), generator)
+        return Policy(PolicyConfig(blueprints=blueprints, prior=config.ppo.prior, **sizes), generator)
 
     def _pool(self) -> list[Start]:
-        """The hosts to practise on: a finite pool, so that each one's control is trained once."""
+        """The hosts to practise on: a finite pool, so that each one's twin is trained once."""
         tasks = self.config.task
         return [Start(tasks[i % len(tasks)], TRAINING_SEEDS + self.config.seed * 10_000 + i) for i in range(self.config.pool)]
-
-    def _sizes(self) -> tuple[list[int], int]:
-        """Budgets of the pool's hosts, and the most slots that one of them has."""
-        budgets, slots = [], 0
-        for start in (*self.starts, *self.examinees()):
-            task = get_task(start.task)
-            member = self.config.member_for(task.family, start.seed)
-            budgets.append(member.epochs)
-            slots = max(slots, len(task.make_host(member, task.classes)[1]))
-        return budgets, slots
 
     def examinees(self) -> list[Start]:
         """Unseen hosts for the examination."""
         tasks = self.config.task
         return [Start(tasks[i % len(tasks)], i) for i in range(self.config.examined)]
 
+    def _sizes(self) -> tuple[list[int], int]:
+        """Budgets of all hosts, and the most slots that one of them has."""
+        budgets, slots = [], 0
+        for start in (*self.pool, *self.examinees()):
+            task = get_task(start.task)
+            member = self.config.member_for(task.family, start.seed)
+            budgets.append(member.epochs)
+            slots = max(slots, len(task.make_host(member, task.classes)[1]))
+        return budgets, slots
+
     # Running
 
     def begin(self) -> None:
-        """Record the start of a new run."""
-        if self.hub.on:
-            config = self.config
-            started = RunStarted(
-                command=self.command,
-                task=",".join(config.task),
-                hosts=config.hosts,
-                epochs=config.rounds,
-                seed=config.seed,
-                versions=versions(),
-            )
-            self.hub.emit(started)
-
-    def run_epoch(self, progress: Callable[[int], None] | None = None) -> None:
-        """One round: play, learn, record. After the last round, one arm of the examination."""
-        told = None if progress is None else lambda done, total: progress(round(self.config.hosts * done / total))
-        if self.round >= self.config.rounds:
-            self._examine(self.ARMS[len(self.arms)], told)
-            return
-        began = time.perf_counter()
-        starts = self._drawn(self.round)
-        self.buffer.clear()
-        recorders = [EpisodeRecorder() for _ in starts] if self.folder is not None else []
-        self.played = play_round(
-            self.environment,
-            self.policy,
-            starts,
-            seed=stream_seed("round", self.config.seed, self.round) % (1 << 31),
-            explore=self.explore,
-            buffer=self.buffer,
-            recorders=recorders,
-            progress=told,
+        """Tell what begins, and what was learned so far."""
+        config = self.config
+        about = {"workers": config.workers, "rollout_bytes": self.buffer.nbytes, "examined": config.examined}
+        started = RunStarted(
+            command=self.command,
+            method=config.kind,
+            task=",".join(config.task),
+            hosts=config.hosts,
+            rounds=config.rounds,
+            seed=config.seed,
+            versions=versions(),
+            about={"controller": "policy", **about},
         )
-        between = time.perf_counter()
-        generator = torch.Generator().manual_seed(stream_seed("update", self.config.seed, self.round))
-        self.metrics = update(self.policy, self.optimizer, self.buffer.rollout(), self.ppo, self.round, generator)
-        self.seconds = {"play": between - began, "learn": time.perf_counter() - between}
-        self._record()
-        self._keep(recorders)
-        self.round += 1
+        self.hub.emit(started)
+        for number, figures in enumerate(self.history, start=1):
+            self.hub.emit(PolicyUpdated(update=number, metrics=figures))
 
-    def _keep(self, recorders: Sequence[EpisodeRecorder]) -> None:
-        """Write the round's episodes, which imitation and offline learning can read."""
-        for row, recorder in enumerate(recorders):
-            assert self.folder is not None
-            played = self.played[row]
-            about = {"task": played.start.task, "seed": played.start.seed, "controller": "ppo", "final": played.final}
-            recorder.save(self.folder / FOLDER / f"round-{self.round:04}-host-{row:03}.safetensors", **about)
+    def run_round(self, progress: Progress | None = None) -> None:
+        """One round: play and learn. After the last round, one arm of the examination."""
+        if self.round >= self.config.rounds:
+            self._examine(self.ARMS[len(self.arms)], progress)
+            return
+        self.buffer.clear()
+        seed = stream_seed("round", self.config.seed, self.round) % (1 << 31)
+        decider = PolicyDecider(self.policy, seed, explore=self.explore, buffer=self.buffer)
+        starts = self._drawn(self.round)
+        playing = Play(self.environment, decider, starts, hub=self.hub, first=self._numbers(starts), round=self.round + 1)
+        played = playing.through(progress)
+        rollout = self.buffer.rollout()
+        metrics = self.learner.update(rollout)
+        figures = {**metrics.flat(), **round_figures(played)}
+        self.history.append({name: figures[name] for name in sorted(figures)})
+        self.round += 1
+        self.hub.emit(PolicyUpdated(update=self.round, metrics=self.history[-1]))
+        for row, (start, result) in enumerate(zip(starts, played, strict=True)):
+            if self.folder is not None:
+                final = {"accuracy": result.val_accuracy, "loss": result.val_loss, "parameters": result.parameters}
+                write_episode(
+                    self.folder / FOLDER / f"round-{self.round:04}-host-{row:03}.safetensors",
+                    episode_tensors(rollout, row, len(playing.started[row].slots)),
+                    self.policy.config.blueprints,
+                    {"task": start.task, "seed": start.seed, "controller": "ppo", "final": final},
+                )
+
+    def _numbers(self, starts: Sequence[Start]) -> int:
+        """The number of the first of these hosts in the record; no number is used twice in a run."""
+        first = self.hosts_begun
+        self.hosts_begun += len(starts)
+        return first
 
     def _drawn(self, number: int) -> list[Start]:
         """The hosts of a round: the pool in a new order each time it is used up."""
-        size, hosts = len(self.starts), self.config.hosts
+        size, hosts = len(self.pool), self.config.hosts
         chosen = []
         for place in range(number * hosts, (number + 1) * hosts):
             order = torch.randperm(size, generator=torch.Generator().manual_seed(stream_seed("pool", self.config.seed, place // size)))
-            chosen.append(self.starts[int(order[place % size])])
+            chosen.append(self.pool[int(order[place % size])])
         return chosen
-
-    def _record(self) -> None:
-        assert self.metrics is not None
-        figures = {**self.metrics.flat(), **round_figures(self.played)}
-        self.history.append({name: figures[name] for name in sorted(figures)})
-        if not self.hub.on:
-            return
-        for row, played in enumerate(self.played):
-            number = self.round * self.config.hosts + row
-            for epoch, event in played.events:
-                if isinstance(event, KEPT_EVENTS):
-                    self.hub.emit(event, host=number, epoch=epoch)
-            final = played.final
-            finished = HostFinished(
-                val_accuracy=final["accuracy"],
-                test_accuracy=None,
-                parameters=int(final["parameters"]),
-                germinated=int(final["germinated"]),
-                fossilized=int(final["fossilized"]),
-                pruned=int(final["pruned"]),
-                rollbacks=int(final["rollbacks"]),
-            )
-            self.hub.emit(finished, host=number, epoch=len(played.decisions))
-        self.hub.emit(PolicyUpdated(update=self.round + 1, metrics=figures))
 
     # The examination
 
     def _examine(self, arm: str, progress: Progress | None) -> None:
-        """Play one arm on the unseen hosts; after the last, compare."""
+        """Play one arm on the unseen hosts."""
         starts = self.examinees()
         if arm == "policy":
             self.policy.eval()
             seed = stream_seed("examine", self.config.seed) % (1 << 31)
-            likeliest = self.config.deterministic
-            self.arms[arm] = play_round(
-                self.environment, self.policy, starts, seed=seed, explore=None, deterministic=likeliest, progress=progress
-            )
+            decider: PolicyDecider | ControllerDecider = PolicyDecider(self.policy, seed, deterministic=self.config.deterministic)
         else:
-            self.arms[arm] = play_controller(self.environment, make(arm), starts, progress=progress)
-        if len(self.arms) == len(self.ARMS):
-            self.examination = self._compared(starts)
+            decider = ControllerDecider([make(arm)] * len(starts))
+        playing = Play(self.environment, decider, starts, hub=self.hub, first=self._numbers(starts), round=self.round, arm=arm)
+        self.arms[arm] = playing.through(progress)
+        self.hub.emit(ArmExamined(arm=arm, hosts=len(starts), **self.arm_figures(arm)))
 
-    def _compared(self, starts: Sequence[Start]) -> dict[str, Any]:
+    def scores(self, arm: str) -> list[float]:
+        """Val accuracy in points minus rent, host by host."""
+        reward = self.config.reward
+        return [score(r.val_accuracy, r.parameters, r.host_parameters, reward.rent, reward.rent_cap) for r in self.arms[arm]]
+
+    def arm_figures(self, arm: str) -> dict[str, float]:
+        """One arm of the examination: means over its hosts."""
+        results = self.arms[arm]
+        return {
+            "score": _mean(self.scores(arm)),
+            "accuracy": _mean([r.val_accuracy for r in results]),
+            "growth": _mean([r.parameters / r.host_parameters for r in results]),
+            "fossils": _mean([r.fossilized for r in results]),
+            "reward": _mean([r.reward for r in results]),
+        }
+
+    def examination(self) -> dict[str, Any]:
         """The policy against each other arm, paired by host, on the val score: accuracy in points minus rent, of the harvested network.
 
         A claim on the test split is for a comparison of its own.
         """
-        scores = {name: [self.score(played) for played in plays] for name, plays in self.arms.items()}
+        scores = {arm: self.scores(arm) for arm in self.arms}
         return {
-            "hosts": len(starts),
-            "arms": {name: arm_figures(plays, scores[name]) for name, plays in self.arms.items()},
-            "policy_against": {
-                name: asdict(paired_difference(scores["policy"], scores[name])) for name in scores if name != "policy"
-            },
+            "hosts": self.config.examined,
+            "arms": {arm: self.arm_figures(arm) for arm in self.arms},
+            "policy_against": {arm: asdict(paired_difference(scores["policy"], scores[arm])) for arm in scores if arm != "policy"},
             "rows": [
-                {"task": start.task, "seed": start.seed, **{f"{name}_score": scores[name][i] for name in scores}}
-                for i, start in enumerate(starts)
+                {"task": start.task, "seed": start.seed, **{f"{arm}_score": scores[arm][i] for arm in scores}}
+                for i, start in enumerate(self.examinees())
             ],
         }
 
-    def score(self, played: Played) -> float:
-        """Val accuracy in points minus rent."""
-        final = played.final
-        growth = math.log2(final["parameters"] / final["host_parameters"])
-        return final["accuracy"] - self.config.reward.rent * growth / math.log2(16)
-
     def end(self) -> dict[str, Any]:
-        """Save the policy, record the end and return the summary."""
+        """Save the policy and return what was learned. No wall-clock times, so that equal runs have equal summaries."""
         if self.folder is not None:
-            save_policy(self.policy, self.folder / POLICY_FILE, trained=self._trained())
-        if self.hub.on:
-            self.hub.emit(RunFinished(outcome="finished"))
-        return self.summary()
-
-    def summary(self) -> dict[str, Any]:
-        """What was learned. No wall-clock times, so that equal runs have equal summaries."""
+            trained = {"task": list(self.config.task), "rounds": self.round, "hosts": self.config.hosts, "seed": self.config.seed}
+            save_policy(self.policy, self.folder / POLICY_FILE, trained=trained)
         return {
             "command": self.command,
             "task": list(self.config.task),
             "seed": self.config.seed,
             "versions": versions(),
             "rounds": self.history,
-            "examination": self.examination,
+            "examination": self.examination(),
         }
-
-    def _trained(self) -> dict[str, Any]:
-        return {"task": list(self.config.task), "rounds": self.round, "hosts": self.config.hosts, "seed": self.config.seed}
 
     # Saving
 
     def state(self) -> dict[str, Any]:
-        """Everything between two rounds. Episodes start from zero memory, so no host is part of it."""
+        """Everything between two rounds. Episodes start from zero memory, so no host is part of it, and no arm of an examination."""
         return {
             "config": to_toml(self.config.lasting()),
             "round": self.round,
-            "policy": self.policy.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "hosts_begun": self.hosts_begun,
+            "learner": self.learner.state(),
             "history": self.history,
-            "examination": self.examination,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, bit for bit; settings of learning are the present ones."""
         if state["config"] != to_toml(self.config.lasting()):
             raise CheckpointError("the checkpoint was written under another config than the run's config.toml")
-        self.policy.load_state_dict(state["policy"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        for group, fresh in zip(self.optimizer.param_groups, self.policy.parameter_groups(self.ppo.weight_decay), strict=True):
-            group["weight_decay"] = fresh["weight_decay"]
-        self.round, self.history, self.examination = state["round"], list(state["history"]), state["examination"]
+        self.learner.load_state(state["learner"])
+        self.round, self.hosts_begun, self.history = state["round"], state["hosts_begun"], list(state["history"])
 
     def reset_heads(self, heads: Sequence[str]) -> None:
         """Make chosen heads as new, and forget what the optimiser knew of them."""
-        generator = torch.Generator().manual_seed(stream_seed("reset", self.config.seed, self.round))
-        for parameter in reset_heads(self.policy, heads, generator):
-            self.optimizer.state.pop(parameter, None)
+        self.learner.reset_heads(heads)
 
 
-def round_figures(played: Sequence[Played]) -> dict[str, float]:
+def episode_tensors(rollout: Rollout, row: int, slots: int) -> dict[str, Tensor]:
+    """One episode of a round as it is recorded: without the padding of its steps and slots."""
+    steps = int(rollout.lengths()[row])
+    tensors = {name: tensor[row, :steps] for name, tensor in rollout.batch.tensors().items()}
+    for name in ("slots", "blueprints", "exists", "blueprint_mask"):  # [steps, slots, ...]
+        tensors[name] = tensors[name][:, :slots]
+    tensors["slot_mask"] = tensors["slot_mask"][:, :, :slots]  # [steps, ops, slots]
+    return {**tensors, "actions": rollout.actions[row, :steps], "rewards": rollout.reward[row, :steps]}
+
+
+def round_figures(played: Sequence[HostFinished]) -> dict[str, float]:
     """A round in figures, named in the manner of Stable-Baselines3."""
-    count = len(played)
     figures = {
-        "rollout/accuracy": sum(p.final["accuracy"] for p in played) / count,
-        "rollout/growth": sum(p.final["parameters"] / p.final["host_parameters"] for p in played) / count,
-        "rollout/fossils": sum(p.final["fossilized"] for p in played) / count,
-        "rollout/germinated": sum(p.final["germinated"] for p in played) / count,
-        "rollout/pruned": sum(p.final["pruned"] for p in played) / count,
-        "rollout/refused": sum(p.refused for p in played) / count,
+        "rollout/accuracy": _mean([r.val_accuracy for r in played]),
+        "rollout/growth": _mean([r.parameters / r.host_parameters for r in played]),
+        "rollout/fossils": _mean([r.fossilized for r in played]),
+        "rollout/germinated": _mean([r.germinated for r in played]),
+        "rollout/pruned": _mean([r.pruned for r in played]),
+        "rollout/refused": _mean([r.refused for r in played]),
     }
-    if all("control_accuracy" in p.final for p in played):
-        figures["rollout/against_control"] = sum(p.final["accuracy"] - p.final["control_accuracy"] for p in played) / count
+    leads = [r.val_accuracy - r.control_accuracy for r in played if r.control_accuracy is not None]
+    if leads:
+        figures["rollout/against_control"] = _mean(leads)
     for name in played[0].components:
-        figures[f"reward/{name}"] = sum(p.components.get(name, 0.0) for p in played) / count
-    ops = Counter(decision.op for p in played for decision in p.decisions)
-    figures |= {f"actions/{op.name.lower()}": float(ops[op]) for op in Op}
-    return figures
+        figures[f"reward/{name}"] = _mean([r.components.get(name, 0.0) for r in played])
+    return figures | {f"actions/{op.name.lower()}": float(sum(r.decisions.get(op.name, 0) for r in played)) for op in Op}
 
 
-def arm_figures(plays: Sequence[Played], scores: Sequence[float]) -> dict[str, float]:
-    """One arm of the examination: means over its hosts."""
-    count = len(plays)
-    return {
-        "score": sum(scores) / count,
-        "accuracy": sum(p.final["accuracy"] for p in plays) / count,
-        "growth": sum(p.final["parameters"] / p.final["host_parameters"] for p in plays) / count,
-        "fossils": sum(p.final["fossilized"] for p in plays) / count,
-        "reward": sum(p.reward for p in plays) / count,
-    }
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,210 @@
+"""One host from its first epoch to the end of its budget: what is seen of it, what is decided, what that earns and how it ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from esper.leyline.actions import Decision
+from esper.leyline.errors import CheckpointError
+from esper.leyline.events import EVENT_TYPES, Event, HostFinished, HostStarted
+from esper.leyline.plain import from_plain, to_plain
+from esper.leyline.reports import EpochReport
+from esper.simic.growth.episode import Episode, Step
+from esper.simic.rewards import FinalScore, RewardConfig, RewardStep, RewardTracker, Twin
+from esper.tamiyo import Observation, Rules
+from esper.tolaria.data import FinalEvaluation
+from esper.tolaria.training.host import Host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What an epoch of a host brought."""
+
+    observation: Observation
+    reward: RewardStep | None
+    """Of the decision before the epoch; None after the first."""
+    events: tuple[Event, ...]
+    """What happened to the seeds while it was trained and measured: a rollback, a seed that broke."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acted:
+    """What a decision did."""
+
+    refused: str
+    """Why it was not carried out; empty when it was."""
+    events: tuple[Event, ...]
+    reward: RewardStep | None
+    """Of this decision, if it was the host's last; that of any other is known after the next epoch."""
+    result: HostFinished | None
+    """How the host ended; None while its budget lasts."""
+
+
+class HostRun:
+    """A host in the environment, its episode, its rewards and its course so far.
+
+    twin: the course of the same host without growth, to measure it against: another HostRun that trains beside it, itself if it is
+    such a twin, one that was trained before, or None.
+    """
+
+    def __init__(self, host: Host, rules: Rules, rewards: RewardConfig) -> None:
+        self.host = host
+        self.episode = Episode(host, rules)
+        self.rewards = RewardTracker(rewards, host.model.slot_ids)
+        self.twin: HostRun | Twin | None = None
+        self.accuracies: list[float] = []
+        self.losses: list[float] = []
+        """On val, after each epoch."""
+        self.final: FinalScore | None = None
+        """Once the budget is spent: what is harvested."""
+        self.result: HostFinished | None = None
+        self.observation: Observation | None = None
+        """What was seen last, until something is decided on it."""
+        self._pending: tuple[EpochReport, Step] | None = None
+        """The last decision, whose reward is not known yet, and the report that it was made on."""
+        self._decisions: Counter[str] = Counter()
+        self._components: Counter[str] = Counter()
+        self._reward, self._refused = 0.0, 0
+
+    def started(self) -> HostStarted:
+        """The host, before anything is known about who decides."""
+        host, member = self.host, {name: _plain(value) for name, value in asdict(self.host.member).items()}
+        return HostStarted(
+            task=host.task.name,
+            seed=host.seed,
+            member=member,
+            epochs=host.member.epochs,
+            parameters=host.start_parameters,
+            slots=host.model.slot_ids,
+        )
+
+    def course(self) -> Twin:
+        """This host's course so far, for the one that it is the twin of."""
+        return Twin(accuracy=tuple(self.accuracies), loss=tuple(self.losses), final=self.final)
+
+    def _control(self) -> Twin | None:
+        return self.twin.course() if isinstance(self.twin, HostRun) else self.twin
+
+    # An epoch, in the order of these calls
+
+    def trained(self, report: EpochReport) -> None:
+        """An epoch was trained. Every host's is noted before the first is paid: a host is measured against its twin at the same epoch."""
+        self.accuracies.append(report.val_accuracy)
+        self.losses.append(report.val_loss)
+
+    def look(self, report: EpochReport) -> Trained:
+        """What can be seen of the epoch, and what the decision before it earned."""
+        reward = None if self._pending is None else self._settle(report, None)
+        self.observation = self.episode.look(report)
+        return Trained(observation=self.observation, reward=reward, events=tuple(self.host.drain()))
+
+    def act(self, decision: Decision) -> Step:
+        """Carry out a decision on what was seen."""
+        assert self.observation is not None, "a decision needs an epoch to look at"
+        step = self.episode.carry_out(self.observation, decision)
+        self._pending = (self.observation.report, step)
+        self._decisions[decision.op.name] += 1
+        self._refused += bool(step.refused)
+        self.observation = None
+        return step
+
+    def harvest(self) -> None:
+        """The budget is spent: score the network. Every host's is scored before the first is paid, as its twin's is needed for that."""
+        score = self.host.score(self.host.data.val)
+        self.final = FinalScore(accuracy=score.accuracy, loss=score.loss, parameters=self.host.harvest_parameters())
+
+    def end(self, test: bool) -> tuple[RewardStep, HostFinished]:
+        """What the last decision earned, and the result. test: whether to score the network on the untouched split too."""
+        host, final, control = self.host, self.final, self._control()
+        assert final is not None, "the network is harvested first"
+        assert self._pending is not None, "a host ends with a decision"
+        reward = self._settle(self._pending[0], final)
+        score = host.score(host.data.test(FinalEvaluation(asked_by="end of a run"))) if test else None
+        self.result = HostFinished(
+            val_accuracy=final.accuracy,
+            val_loss=final.loss,
+            test_accuracy=None if score is None else score.accuracy,
+            test_loss=None if score is None else score.loss,
+            host_parameters=host.start_parameters,
+            parameters=final.parameters,
+            control_accuracy=None if control is None or control.final is None else control.final.accuracy,
+            control_loss=None if control is None or control.final is None else control.final.loss,
+            flops=dict(host.flops),
+            germinated=host.germinated,
+            fossilized=host.fossilized,
+            pruned=host.pruned,
+            rollbacks=host.rollbacks,
+            reward=self._reward,
+            components=dict(self._components),
+            decisions=dict(self._decisions),
+            refused=self._refused,
+            slots={r.slot: {"stage": r.stage.name, "blueprint": r.blueprint} for r in host.model.reports()},
+        )
+        return reward, self.result
+
+    def _settle(self, report: EpochReport, final: FinalScore | None) -> RewardStep:
+        assert self._pending is not None
+        before, step = self._pending
+        reward = self.rewards.step(
+            before=before,
+            decision=step.decision,
+            refused=bool(step.refused),
+            events=step.events,
+            report=report,
+            control=self._control(),
+            final=final,
+        )
+        self._reward += reward.total
+        self._components.update(reward.components)
+        self._pending = None
+        return reward
+
+    # Saving
+
+    def state(self) -> dict[str, Any]:
+        """Everything to go on from after a decision, in plain containers and tensors."""
+        pending = None
+        if self._pending is not None:
+            before, step = self._pending
+            events = [[event.kind(), to_plain(event)] for event in step.events]
+            pending = [to_plain(before), to_plain(step.decision), step.refused, events]
+        return {
+            "seed": self.host.seed,
+            "member": to_plain(self.host.member),
+            "host": self.host.state(),
+            "signals": self.episode.tracker.state(),
+            "rewards": self.rewards.state(),
+            "course": [list(self.accuracies), list(self.losses), None if self.final is None else to_plain(self.final)],
+            "earned": [self._reward, dict(self._components), dict(self._decisions), self._refused],
+            "pending": pending,
+            "result": None if self.result is None else to_plain(self.result),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, bit for bit. Raises CheckpointError for the state of another host."""
+        if state["seed"] != self.host.seed or state["member"] != to_plain(self.host.member):
+            raise CheckpointError(f"host {self.host.seed} of task {self.host.task.name!r} is built otherwise than in the checkpoint")
+        self.host.load_state(state["host"])
+        self.episode.tracker.load_state(state["signals"])
+        self.rewards.load_state(state["rewards"])
+        accuracies, losses, final = state["course"]
+        self.accuracies, self.losses = list(accuracies), list(losses)
+        self.final = None if final is None else from_plain(FinalScore, final)
+        self._reward, components, decisions, self._refused = state["earned"]
+        self._components, self._decisions = Counter(components), Counter(decisions)
+        self.result = None if state["result"] is None else from_plain(HostFinished, state["result"])
+        self._pending = None
+        if state["pending"] is not None:
+            before, decision, refused, events = state["pending"]
+            happened = tuple(from_plain(EVENT_TYPES[kind], value) for kind, value in events)
+            self._pending = (from_plain(EpochReport, before), Step(from_plain(Decision, decision), refused, happened))
+
+
+def _plain(value: Any) -> float | int | str:
+    """A member's value as an event holds it."""
+    if isinstance(value, bool):
+        return int(value)
+    return value if isinstance(value, int | float | str) else "-".join(map(str, value))

@@ -1,0 +1,66 @@
+"""What every run has: rounds, a record of them, a state to go on from, and a summary."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+
+import esper
+from esper.simic.growth.play import Progress
+
+POLICY_FILE = "policy.safetensors"
+"""Where a run that learns keeps its policy."""
+
+
+class Work(Protocol):
+    """What a run does: hosts under a controller (ControllerRun), a policy that learns by playing (PPORun) or from recordings (OfflineRun).
+
+    A round is the unit between checkpoints.
+    """
+
+    @property
+    def round(self) -> int:
+        """Rounds done."""
+        ...
+
+    @property
+    def rounds(self) -> int:
+        """Rounds in all."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left but to end."""
+        ...
+
+    def begin(self) -> None:
+        """Tell the hub what begins, or, restored from a checkpoint, what goes on."""
+        ...
+
+    def run_round(self, progress: Progress | None = None) -> None:
+        """One round more; once the last is done, whatever is left to do after it."""
+        ...
+
+    def end(self) -> dict[str, Any]:
+        """What came out: the summary."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Everything to go on from."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state."""
+        ...
+
+    def close(self) -> None:
+        """Let go of data and processes."""
+        ...
+
+
+def versions() -> dict[str, str]:
+    """What a result depends on besides its config."""
+    return {"esper": esper.__version__, "python": platform.python_version(), "torch": torch.__version__}
