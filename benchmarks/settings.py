@@ -23,9 +23,9 @@ from typing import Any
 
 from esper.leyline.config import replace_fields
 from esper.leyline.errors import ConfigError, EsperError
+from esper.leyline.score import score
 from esper.simic.growth.config import ControllerRunConfig
 from esper.simic.growth.deciding import controller_for
-from esper.simic.rewards.components import rent_points
 from esper.simic.runs.paired import paired_difference
 
 
@@ -41,9 +41,10 @@ def grow(changes: dict[str, object]) -> dict[str, Any]:
         session.run_epoch()
     (plot,) = session.plots
     assert plot.result is not None
-    score = plot.result["val_accuracy"] - rent_points(plot.result["parameters"], plot.result["host_parameters"], config.reward)
+    result, reward = plot.result, config.reward
+    reached = score(result["val_accuracy"], result["parameters"], result["host_parameters"], reward.rent, reward.rent_cap)
     changed = [abs(after - before) for before, after in zip(plot.accuracies, plot.accuracies[1:], strict=False)]
-    return {**plot.result, "score": score, "change": statistics.mean(changed or [0.0]), "cpu": time.process_time() - began}
+    return {**result, "score": reached, "change": statistics.mean(changed or [0.0]), "cpu": time.process_time() - began}
 
 
 def grow_all(jobs: Iterable[dict[str, object]], workers: int) -> Iterator[dict[str, Any]]:

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from esper.kasmina import Growable
 from esper.leyline import BLENDED, WAIT, Decision, EpochReport, Event, GateConfig, Op, Stage, StageChanged
+from esper.leyline.score import rent_points
 from esper.simic.gardener import Evaluation, Gardener
 from esper.simic.rewards import FinalScore, Mode, RewardConfig, RewardStep, RewardTracker, Twin
-from esper.simic.rewards.components import rent_points
 from esper.tamiyo import Controller, Observation, Rules, SignalTracker, State, make
 from tests.tamiyo.simulator import BLUEPRINTS, COSTS, SimulatedHost, World
 
@@ -63,7 +63,7 @@ class Episode:
         """Points of the harvested network minus its rent, minus the control's: what a plan is worth."""
         config, first, ended = RewardConfig(mode=mode), self.steps[0].before, control.final
         assert ended is not None
-        rent = rent_points(self.final.parameters, first.start_parameters, config)
+        rent = rent_points(self.final.parameters, first.start_parameters, config.rent, config.rent_cap)
         if mode == "loss":
             return config.points_per_nat * (ended.loss - self.final.loss) - rent
         return self.final.accuracy - ended.accuracy - rent

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from esper.leyline import WAIT, Decision, EpochReport, Op, Stage, StageChanged, StateError, from_mapping, load, save
 from esper.leyline.errors import ConfigError
+from esper.leyline.score import rent_points
 from esper.simic.rewards import COMPONENTS, FinalScore, Mode, RewardConfig, RewardTracker
 from esper.simic.rewards import components as parts
 from tests.simic.plans import flat, one_step
@@ -91,7 +92,8 @@ def test_what_is_paid_for_stages_sums_to_nothing_but_the_potential_at_the_start(
 def test_progress_and_rent_sum_to_where_the_harvested_network_stands(stream: list[EpochReport], final: FinalScore) -> None:
     first, sums, end = stream[0], discounted(stream, final), 0.995 ** len(stream)
     leads = [parts.accuracy_points(each) - 60.0 for each in (first.val_accuracy, final.accuracy)]
-    rents = [parts.rent_points(each, 1000, CONFIG) for each in (parts.effective_parameters(first.seeds, 1000), final.parameters)]
+    sizes = (parts.effective_parameters(first.seeds, 1000), final.parameters)
+    rents = [rent_points(each, 1000, CONFIG.rent, CONFIG.rent_cap) for each in sizes]
     assert sums["progress"] == pytest.approx(end * math.tanh(leads[1] / 40.0) - math.tanh(leads[0] / 40.0), abs=1e-12)
     scores = [math.tanh((lead - rent) / 40.0) for lead, rent in zip(leads, rents, strict=True)]
     assert sums["progress"] + sums["rent"] == pytest.approx(end * scores[1] - scores[0], abs=1e-12)

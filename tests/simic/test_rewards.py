@@ -32,11 +32,6 @@ def test_points_of_accuracy_and_loss_are_bounded_and_nan_is_the_worst() -> None:
     assert [parts.loss_points(each, 10, 20.0) for each in (math.nan, math.inf, 99.0)] == pytest.approx([worst] * 3)
 
 
-def test_rent_is_five_points_for_sixteenfold_growth_and_is_capped() -> None:
-    rents = [parts.rent_points(size, 1000, CONFIG) for size in (1000, 2000, 4000, 16_000, 256_000, 10**30, 10)]
-    assert rents == pytest.approx([0.0, 1.25, 2.5, 5.0, 10.0, 10.0, 0.0])
-
-
 def test_parameters_count_by_alpha_once_they_have_influence() -> None:
     seeds = [
         seed(A, Stage.TRAINING, parameters=500),

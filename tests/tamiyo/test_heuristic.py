@@ -115,7 +115,7 @@ def test_a_host_without_error_left_is_left_alone_and_so_is_any_when_rent_is_high
     assert play(make("heuristic", HeuristicConfig(first_epoch=2)), easy)[0].germinated == 0
     # After one epoch nobody can tell how far a host gets by itself: there is one try, and no other.
     assert play(make("heuristic"), easy)[0].germinated == 1
-    assert play(make("heuristic", HeuristicConfig(rent=1000.0)))[0].germinated == 0
+    assert play(make("heuristic", HeuristicConfig(rent=1000.0, rent_cap=1000.0)))[0].germinated == 0
     assert play(make("heuristic", HeuristicConfig(rent=0.0)))[0].germinated == 3
 
 
@@ -201,6 +201,19 @@ def test_more_error_justifies_a_larger_seed_and_little_error_none() -> None:
     # Five epochs of 25 are done, so 0.8 of 2 * 0.1 of the error may be won: 9.6, 2.4, 0.16 points, for rents of 1.42, 0.85, 0.03.
     chosen = [decide(seed(), accuracies=[accuracy] * 5).blueprint for accuracy in (40.0, 85.0, 91.0, 99.0)]
     assert chosen == ["conv_heavy", "conv_light", "conv_light", ""]
+
+
+def test_a_seed_pays_what_the_whole_network_s_rent_rises_by_and_nothing_once_that_is_capped() -> None:
+    # The host grew from 1,000 to 4,000 parameters, so its rent is 2.5. conv_heavy raises it by 5 / 4 * log2(5.2 / 4) = 0.47, norm by
+    # 0.01; with all preferences alike the smallest is chosen, and under a cap of 2.5, where nothing costs more, the first.
+    grown = seed("r0c1", Stage.FOSSILIZED, parameters=3000)
+    alike = {"conv_heavy": 1.0, "conv_light": 1.0, "norm": 1.0}
+    paying, capped = decide(seed(), grown, preferences=alike), decide(seed(), grown, preferences=alike, rent_cap=2.5)
+    assert (paying.blueprint, capped.blueprint) == ("norm", "conv_heavy")
+    assert paying.reason.endswith("for a rent of 0.01")
+    assert capped.reason.endswith("for a rent of 0.00")
+    heavy = decide(seed(), grown, preferences={"conv_heavy": 1.0}, default_preference=0.0)
+    assert heavy.reason.endswith("for a rent of 0.47")
 
 
 def test_a_blueprint_that_nobody_has_measured_has_the_default_preference() -> None:

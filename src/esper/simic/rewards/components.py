@@ -18,9 +18,6 @@ from esper.leyline.reports import SeedReport
 from esper.leyline.stages import LIVE, Stage
 from esper.simic.rewards.config import RewardConfig
 
-RENT_DOUBLINGS = 4
-"""Rent is quoted for a network that grew sixteenfold, which is four doublings."""
-
 STAGE_POTENTIAL: dict[Stage, float] = {
     Stage.UNKNOWN: 0.0,
     Stage.DORMANT: 0.0,
@@ -38,10 +35,6 @@ STAGE_POTENTIAL: dict[Stage, float] = {
 EPOCH_POTENTIAL = 0.3
 EPOCH_POTENTIAL_CAP = 2.0
 """Epochs spent in a live stage add a little, at most so much: with 5.5 + 2 in HOLDING, fossilising (8) is always a step up."""
-
-MOST_PARAMETERS = 2**62
-"""Counts beyond this are taken for it, so that every logarithm is finite."""
-
 
 BONUS_CAP = 0.1
 """Most that the bonus for fossils comes to, however many there are."""
@@ -64,12 +57,6 @@ def loss_points(loss: float, classes: int, points_per_nat: float) -> float:
     """-points_per_nat * loss. A loss above that of twice the uniform prediction's, 2 ln(classes), or NaN, counts as that."""
     worst = 2.0 * math.log(max(2, classes))
     return -points_per_nat * (worst if math.isnan(loss) else min(max(loss, 0.0), worst))
-
-
-def rent_points(parameters: float, host: int, config: RewardConfig) -> float:
-    """rent * log2(parameters / host) / 4 points, from 0 to rent_cap. Sixteenfold growth costs `rent` points."""
-    ratio = min(parameters, MOST_PARAMETERS) / max(1, host)
-    return min(config.rent * math.log2(max(1.0, ratio)) / RENT_DOUBLINGS, config.rent_cap)
 
 
 def effective_parameters(seeds: Iterable[SeedReport], host: int) -> float:

@@ -15,6 +15,7 @@ from esper.leyline.actions import Decision, Op
 from esper.leyline.errors import ConfigError, StateError
 from esper.leyline.events import Event, StageChanged
 from esper.leyline.reports import EpochReport, SeedReport
+from esper.leyline.score import rent_points
 from esper.leyline.stages import BLENDED, OCCUPIED, Stage
 from esper.simic.rewards import components as parts
 from esper.simic.rewards.config import COMPONENTS, FinalScore, RewardConfig, RewardStep, Twin
@@ -145,7 +146,7 @@ class RewardTracker:
     def _rent(self, report: EpochReport, seeds: Sequence[SeedReport]) -> float:
         """Rent of the host with these of its seeds as they are blended in now, in points."""
         host = report.start_parameters
-        return parts.rent_points(parts.effective_parameters(seeds, host), host, self.config)
+        return rent_points(parts.effective_parameters(seeds, host), host, self.config.rent, self.config.rent_cap)
 
     def _end(self, report: EpochReport, events: Sequence[Event], control: Twin | None, final: FinalScore) -> tuple[Levels, float]:
         """The levels of the harvested network, and the terminal reward. No report shows what the last act did: the events do."""
@@ -163,7 +164,7 @@ class RewardTracker:
 
     def _ended(self, final: FinalScore, report: EpochReport) -> tuple[float, float]:
         """Points and rent of a network that is harvested."""
-        rent = parts.rent_points(final.parameters, report.start_parameters, self.config)
+        rent = rent_points(final.parameters, report.start_parameters, self.config.rent, self.config.rent_cap)
         return self._points(final.accuracy, final.loss, report.classes), rent
 
     def _credit(self, seed: SeedReport, lead: float) -> float:

@@ -26,6 +26,7 @@ import numpy as np
 from esper.leyline.actions import Curve, Decision, Head, Op, Style
 from esper.leyline.config import Range, check_ranges
 from esper.leyline.reports import SeedReport
+from esper.leyline.score import rent_points
 from esper.leyline.stages import DEVELOPING, LIVE, Stage
 from esper.tamiyo.controllers.controller import State, register
 from esper.tamiyo.controllers.heuristic_memory import HeuristicMemory
@@ -36,8 +37,6 @@ from esper.tamiyo.policy.prior import Share
 
 Positive = Annotated[float, Range(0.0)]
 Epochs = Annotated[int, Range(0)]
-RENT_SCALE = math.log2(16)
-"""Rent is quoted for a network that grew sixteenfold."""
 PREFERENCES = {
     "conv_heavy": 1.0,
     "conv_light": 0.85,
@@ -59,6 +58,8 @@ class HeuristicConfig:
     # What things are worth
     rent: Positive = 5.0
     """Points that a network costs which grew sixteenfold; half as much for fourfold."""
+    rent_cap: Positive = 10.0
+    """Most points that a network costs, however large it grew."""
     noise_floor: Positive = 0.5
     """Least noise that is believed, in points: about two images in 360."""
     dependence: Share = 0.5
@@ -326,13 +327,13 @@ class _View:
                 penalty = self.memory.penalty(name, report.epoch, config.failure_decay)
                 if penalty > config.failure_embargo or report.parameters + cost > config.max_growth * report.start_parameters:
                     continue
-                doublings = math.log2(1.0 + cost / report.parameters)
                 preference = config.preferences.get(name, config.default_preference)
                 gain = open_error * config.gain_share * preference * place
                 gain *= self.memory.trust(name, config.trust_strength) / (1.0 + penalty)
                 # However well seeds have done so far, there is no more to gain than the error that is left.
                 gain = min(gain, self._lasting_error())
-                yield Candidate(slot=seed.slot, blueprint=name, gain=gain, rent=self._rent(doublings), optimism=config.optimism)
+                rent = self._rent(report.parameters + cost) - self._rent(report.parameters)
+                yield Candidate(slot=seed.slot, blueprint=name, gain=gain, rent=rent, optimism=config.optimism)
 
     def _lasting_error(self) -> float:
         """Error in points that is left after the progress which the host is trusted to make by itself."""
@@ -340,16 +341,16 @@ class _View:
 
     # What seeds are worth
 
-    def _rent(self, doublings: float) -> float:
-        return self.config.rent * doublings / RENT_SCALE
+    def _rent(self, parameters: int) -> float:
+        """Rent of the whole network with so many parameters, in points. A seed pays the difference that it makes."""
+        return rent_points(parameters, self.report.start_parameters, self.config.rent, self.config.rent_cap)
 
     def _net(self, seed: SeedReport) -> float:
         """What a HOLDING seed is thought to bring for good, after rent, in points."""
         return (1.0 - self.config.dependence) * self._mean(seed) - self._rent_of(seed)
 
     def _rent_of(self, seed: SeedReport) -> float:
-        rest = max(1, self.report.parameters - seed.parameters)
-        return self._rent(math.log2(1.0 + seed.parameters / rest))
+        return self._rent(self.report.parameters) - self._rent(self.report.parameters - seed.parameters)
 
     def _mean(self, seed: SeedReport) -> float:
         trial = self.memory.trial(seed.slot)
