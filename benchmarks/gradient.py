@@ -19,7 +19,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from esper.nissa import NullHub
+from esper.nissa import Hub
 from esper.simic.growth.play import play_round
 from esper.simic.learning.popart import follow_returns
 from esper.simic.learning.ppo import normalised
@@ -105,7 +105,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
     config = PPORunConfig(pool=arguments.hosts, workers=arguments.workers)
-    school = PPORun(config, NullHub())
+    school = PPORun(config, Hub())
     try:
         rollout = with_critic(school, played(school), config.ppo.gamma)
     finally:

@@ -23,7 +23,7 @@ from typing import Any
 
 from esper.cli.flags import Parser, add_flags, changes
 from esper.leyline.config import replace_fields
-from esper.nissa import NullHub
+from esper.nissa import Hub
 from esper.simic.runs.paired import paired_difference
 from esper.simic.runs.ppo_config import PPORunConfig
 
@@ -37,7 +37,7 @@ def examined(task: tuple[PPORunConfig, str]) -> list[dict[str, float]]:
     from esper.tamiyo import make
 
     config, arm = task
-    school = PPORun(config, NullHub())
+    school = PPORun(config, Hub())
     try:
         while arm == "policy" and "policy" not in school.arms:
             school.run_epoch()

@@ -31,12 +31,12 @@ from esper.simic.runs.paired import paired_difference
 
 def grow(changes: dict[str, object]) -> dict[str, Any]:
     """Grow the one host that a config with these changes describes; its result and its curve."""
-    from esper.nissa import NullHub
+    from esper.nissa import Hub
     from esper.simic.runs.controller import ControllerRun
 
     config = replace_fields(ControllerRunConfig(), {**changes, "hosts": 1, "control": False, "threads": 1})
     began = time.process_time()
-    session = ControllerRun(config, NullHub())
+    session = ControllerRun(config, Hub())
     while not session.done:
         session.run_epoch()
     (plot,) = session.plots

@@ -23,7 +23,7 @@ from esper.leyline.actions import Curve, Op, Style
 from esper.leyline.events import Decided, EpochFinished, Event, GateChecked, SeedMeasured, StageChanged
 from esper.leyline.reports import Gate
 from esper.leyline.stages import Stage
-from esper.nissa import Hub, JsonlSink, NullHub
+from esper.nissa import Hub, JsonlSink
 
 HOSTS = 10
 IMAGES, BATCH = 1437, 64
@@ -130,7 +130,7 @@ def measure(folder: Path) -> dict[str, float]:
     torch.manual_seed(0)
     images, labels = torch.randn(IMAGES, 1, 8, 8), torch.randint(10, (IMAGES,))
     hosts = [network() for _ in range(HOSTS)]
-    hubs = {"on": Hub(JsonlSink(folder / "events.jsonl")), "off": NullHub()}
+    hubs = {"on": Hub(JsonlSink(folder / "events.jsonl")), "off": Hub()}
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in hubs}
     for epoch in range(EPOCHS + 1):
         for name in ("on", "off") if epoch % 2 else ("off", "on"):

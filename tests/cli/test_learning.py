@@ -15,7 +15,7 @@ from rich.console import Console
 
 from esper.cli.learning_display import LiveLearning
 from esper.cli.main import EXIT_INTERRUPTED, main
-from esper.nissa import NullHub
+from esper.nissa import Hub
 from esper.simic.runs.ppo import PPORun
 from esper.simic.runs.ppo_config import PPORunConfig
 from esper.tolaria.storage.runs import read_summary
@@ -93,7 +93,7 @@ def test_an_interrupted_run_takes_other_settings_when_it_goes_on(
 
 def test_the_live_table_follows_rounds_and_examination() -> None:
     fix = {"widths": "[2,2]", "train_size": "50"}
-    school = PPORun(PPORunConfig(rounds=1, hosts=2, pool=2, examined=2, workers=1, epochs=3, fix=fix), NullHub())
+    school = PPORun(PPORunConfig(rounds=1, hosts=2, pool=2, examined=2, workers=1, epochs=3, fix=fix), Hub())
     display = LiveLearning()
     texts = []
     display.school = school

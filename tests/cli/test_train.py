@@ -15,7 +15,7 @@ from rich.console import Console
 from esper.cli.display import LiveDisplay, PlainDisplay, duration, headline, totals
 from esper.cli.main import COMMANDS, main
 from esper.cli.train import METHODS
-from esper.nissa import NullHub
+from esper.nissa import Hub
 from esper.simic.growth.config import ControllerRunConfig
 from esper.simic.runs import runner
 from esper.simic.runs.controller import ControllerRun
@@ -159,7 +159,7 @@ def test_the_help_of_every_command_needs_no_torch() -> None:
 def session(request: pytest.FixtureRequest) -> ControllerRun:
     """A session of some hosts after two epochs."""
     fix = {"widths": "[2,2]", "train_size": "50", "batch": "50"}
-    made = ControllerRun(small(hosts=request.param, epochs=5, control=request.param < 20, fix=fix), NullHub())
+    made = ControllerRun(small(hosts=request.param, epochs=5, control=request.param < 20, fix=fix), Hub())
     made.run_epoch()
     made.run_epoch()
     return made
@@ -195,7 +195,7 @@ def test_the_live_table_loses_nothing_on_a_narrow_terminal(session: ControllerRu
 
 
 def test_the_live_table_can_be_drawn_before_the_first_epoch() -> None:
-    assert "waiting for the first epoch" in rendered(ControllerRun(small(), NullHub()))
+    assert "waiting for the first epoch" in rendered(ControllerRun(small(), Hub()))
     assert LiveDisplay().render().renderables == []
 
 
@@ -211,7 +211,7 @@ def test_the_live_table_runs_on_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_the_clock_counts_the_epochs_of_this_process_alone() -> None:
     out = io.StringIO()
-    session = ControllerRun(ControllerRunConfig(hosts=1, epochs=4, control=False, fix={"widths": "[2,2]", "train_size": "50"}), NullHub())
+    session = ControllerRun(ControllerRunConfig(hosts=1, epochs=4, control=False, fix={"widths": "[2,2]", "train_size": "50"}), Hub())
     session.run_epoch()
     session.run_epoch()
     display = PlainDisplay(out)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from esper.leyline.errors import EventError, RunError
 from esper.leyline.events import Envelope, Note, SinkFailed
-from esper.nissa import BEGINNING, Hub, JsonlSink, NullHub, read_events
+from esper.nissa import BEGINNING, Hub, JsonlSink, read_events
 
 
 class Collector:
@@ -173,7 +173,7 @@ def test_a_position_of_another_journal_is_refused_and_changes_nothing(tmp_path: 
 
 
 def test_switched_off_nothing_is_emitted_and_a_position_is_kept(tmp_path: Path) -> None:
-    hub = NullHub()
+    hub = Hub()
     hub.emit(Note(text="a"))
     hub.flush(fsync=True)
     assert not hub.on

@@ -14,7 +14,7 @@ import torch
 from esper.leyline.errors import ConfigError, DeviceError, EsperError, UnknownNameError
 from esper.leyline.events import Envelope, EpochFinished, HostFinished, HostStarted, RolledBack, RunFinished, RunStarted, StageChanged
 from esper.leyline.stages import Stage
-from esper.nissa import Hub, NullHub
+from esper.nissa import Hub
 from esper.simic.runs.controller import ControllerRun
 from esper.tolaria.data import Data, FinalEvaluation, Split
 from esper.tolaria.tasks import get
@@ -113,7 +113,7 @@ def test_a_twin_is_the_host_alone(ended: tuple[ControllerRun, Kept, dict[str, An
 
 
 def test_host_and_twin_are_one_until_something_grows() -> None:
-    session = ControllerRun(small(hosts=1), NullHub())
+    session = ControllerRun(small(hosts=1), Hub())
     (_, grown, _), (_, twin, _) = session.run_epoch()
     assert (grown.train_loss, grown.val_loss) == (twin.train_loss, twin.val_loss)
     assert bits(dict(session.plots[0].host.model.host.state_dict())) == bits(dict(session.plots[1].host.model.host.state_dict()))
@@ -121,7 +121,7 @@ def test_host_and_twin_are_one_until_something_grows() -> None:
 
 def test_the_test_split_is_not_touched_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     original, looks = Data.test, []
-    session = ControllerRun(small(epochs=4), NullHub())
+    session = ControllerRun(small(epochs=4), Hub())
 
     def guarded(self: Data, purpose: FinalEvaluation) -> Split:
         assert session.round == 3, "somebody looked at the test split during training"
@@ -148,18 +148,18 @@ def test_members_with_different_budgets_finish_in_their_own_time() -> None:
 
 
 def test_a_controller_that_only_waits_has_no_twin() -> None:
-    summary = finished(ControllerRun(small(controller="wait", hosts=1, epochs=2), NullHub()))
+    summary = finished(ControllerRun(small(controller="wait", hosts=1, epochs=2), Hub()))
     assert "control" not in summary
     assert "against_control" not in summary
-    assert len(finished(ControllerRun(small(control=False, hosts=1, epochs=2), NullHub()))["hosts"]) == 1
+    assert len(finished(ControllerRun(small(control=False, hosts=1, epochs=2), Hub()))["hosts"]) == 1
 
 
 def test_without_telemetry_no_event_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: NullHub, event: object, host: int | None = None, epoch: int | None = None) -> None:
+    def refuse(self: event: object, host: int | None = None, epoch: int | None = None) -> None:
         raise AssertionError("an event was emitted")
 
-    monkeypatch.setattr(NullHub, "emit", refuse)
-    silent = finished(ControllerRun(small(epochs=3), NullHub(), "a command"))
+    monkeypatch.setattr("emit", refuse)
+    silent = finished(ControllerRun(small(epochs=3), Hub(), "a command"))
     assert silent == finished(ControllerRun(small(epochs=3), Hub(None), "a command"))
 
 
@@ -204,5 +204,5 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(values: dict[str, Any], kin
     if "training" in values:
         values = {"training": type(HASTY)(**values["training"])}
     with pytest.raises(kind, match=re.escape(words)) as caught:
-        ControllerRun(small(**values), NullHub())
+        ControllerRun(small(**values), Hub())
     assert "\n" not in str(caught.value)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from esper.leyline.actions import WAIT, Op
 from esper.leyline.errors import CheckpointError
 from esper.leyline.events import PolicyUpdated, RunFinished, RunStarted
-from esper.nissa import NullHub
+from esper.nissa import Hub
 from esper.simic.learning.dataset import read_dataset
 from esper.simic.learning.imitation import agreement, likeliest, op_weights, weighted_negative_log_likelihood
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
@@ -42,7 +42,7 @@ def fixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def clone(fixed: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[OfflineRun, dict[str, Any], Path]:
     """A study of them that came to its end, its summary and its folder."""
     folder = tmp_path_factory.mktemp("studied")
-    study = studied(OfflineRun(BCConfig(runs=(fixed,), epochs=80, held_out=0.3, batch=4, **SMALL), NullHub(), "esper train bc", folder))
+    study = studied(OfflineRun(BCConfig(runs=(fixed,), epochs=80, held_out=0.3, batch=4, **SMALL), Hub(), "esper train bc", folder))
     return study, study.end(), folder
 
 
@@ -107,7 +107,7 @@ def test_the_critic_predicts_what_was_earned_on_its_own_scale(tmp_path: Path) ->
     # Two kinds of host that can be told apart by what is seen, and earn 100 and 300 at the end.
     episodes = [[(place(n % 2), WAIT, 0.0), (place(n % 2), WAIT, 100.0 + 200.0 * (n % 2))] for n in range(12)]
     config = BCConfig(runs=(write_run(tmp_path / "run", episodes),), epochs=120, patience=120, gamma=1.0, **SMALL)
-    study = studied(OfflineRun(config, NullHub()))
+    study = studied(OfflineRun(config, Hub()))
     summary = study.end()
     head, returns, weight = study.policy.value_head, study.lessons.returns(1.0), study.lessons.weight
     assert float(head.mean) == pytest.approx(float(mean_of(returns, weight)), rel=1e-5)
@@ -125,7 +125,7 @@ def test_with_balance_a_rare_act_is_the_likeliest_where_it_was_done_half_of_the_
     run = write_run(tmp_path / "run", episodes)
     chances = {}
     for balance in (0.0, 1.0):
-        study = studied(OfflineRun(BCConfig(runs=(run,), epochs=60, patience=60, balance=balance, **SMALL), NullHub()))
+        study = studied(OfflineRun(BCConfig(runs=(run,), epochs=60, patience=60, balance=balance, **SMALL), Hub()))
         with torch.no_grad():
             op = study.policy.replay(study.lessons.batch).op_probabilities()[..., Op.GERMINATE].mean()
         recorded = float(study.lessons.actions[..., 0].eq(Op.GERMINATE).float().mean())
@@ -140,7 +140,7 @@ def test_it_ends_when_held_out_hosts_gain_nothing_more_and_keeps_what_did_best(t
     draws = torch.rand(16, 4, generator=generator)
     episodes = [[(place(step), germinate() if draw > 0.5 else WAIT, 0.0) for step, draw in enumerate(row)] for row in draws.tolist()]
     config = BCConfig(runs=(write_run(tmp_path / "run", episodes),), epochs=400, patience=5, **SMALL)
-    study = studied(OfflineRun(config, NullHub(), folder=tmp_path))
+    study = studied(OfflineRun(config, Hub(), folder=tmp_path))
     assert study.round < 100
     losses = [figures["held_out/imitation_loss"] for figures in study.history]
     assert min(losses) < losses[-1]
@@ -152,7 +152,7 @@ def test_a_recording_without_a_choice_is_no_reason_to_fail(tmp_path: Path) -> No
     run = write_run(tmp_path / "run", waiting(4))
     for path in (run / "episodes").iterdir():
         rewrite(path, lambda tensors, _: tensors["op_mask"][:, 1:].fill_(False))
-    study = studied(OfflineRun(BCConfig(runs=(run,), epochs=2, **SMALL), NullHub()))
+    study = studied(OfflineRun(BCConfig(runs=(run,), epochs=2, **SMALL), Hub()))
     found = study.end()["study"]
     assert found["choices"] == 0
     assert "accuracy/op" not in found["agreement"]
@@ -194,11 +194,11 @@ def test_a_study_that_was_stopped_goes_on_bit_for_bit(tmp_path: Path, kind: type
     config = kind(runs=(write_run(tmp_path / "run", episodes),), epochs=6, batch=4, **SMALL)
     if isinstance(config, IQLConfig):
         config = IQLConfig(runs=config.runs, epochs=6, batch=4, warmup=2, **SMALL)
-    whole, first = OfflineRun(config, NullHub()), OfflineRun(config, NullHub())
+    whole, first = OfflineRun(config, Hub()), OfflineRun(config, Hub())
     studied(whole)
     for _ in range(3):
         first.run_epoch()
-    second = OfflineRun(config, NullHub())
+    second = OfflineRun(config, Hub())
     second.load_state(first.state())
     studied(second)
     assert second.history == whole.history
@@ -222,9 +222,9 @@ def same(one: Any, other: Any) -> bool:
 def test_a_study_does_not_go_on_with_other_recordings(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", waiting(3))
     config = BCConfig(runs=(run,), epochs=4, **SMALL)
-    study = OfflineRun(config, NullHub())
+    study = OfflineRun(config, Hub())
     study.run_epoch()
     rewrite(run / "episodes" / "host-0000.safetensors", lambda tensors, _: tensors["rewards"].add_(1.0))
     with pytest.raises(CheckpointError, match="recorded episodes are not those that the study began with"):
-        OfflineRun(config, NullHub()).load_state(study.state())
+        OfflineRun(config, Hub()).load_state(study.state())
     assert read_dataset([run])[0].fingerprint() != study.data

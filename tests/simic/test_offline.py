@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from esper.leyline.actions import WAIT, Decision, Head, Op
-from esper.nissa import NullHub
+from esper.nissa import Hub
 from esper.simic.growth.recording import EpisodeRecorder, read_episodes
 from esper.simic.learning.dataset import EpisodeDataset, stack
 from esper.simic.learning.offline import ImplicitQLearning, QNetwork, TwinQ, advantage_weights, expectile_loss, follow, q_targets
@@ -171,25 +171,25 @@ def test_the_recording_is_as_described() -> None:
 
 
 def test_it_finds_the_best_plan_where_imitation_repeats_the_majority(problem: Path, tmp_path: Path) -> None:
-    cloned = studied(OfflineRun(BCConfig(runs=(problem,), epochs=60, balance=0.0, held_out=0.1, batch=32, **SMALL), NullHub()))
+    cloned = studied(OfflineRun(BCConfig(runs=(problem,), epochs=60, balance=0.0, held_out=0.1, batch=32, **SMALL), Hub()))
     assert plan(cloned, tmp_path / "bc") == (Op.WAIT, Op.WAIT)
-    learned = studied(OfflineRun(iql(problem), NullHub()))
+    learned = studied(OfflineRun(iql(problem), Hub()))
     assert plan(learned, tmp_path / "iql") == (Op.GERMINATE, Op.GERMINATE)
 
 
 def test_a_state_valued_by_the_mean_of_what_was_done_there_is_not_worth_going_to(problem: Path, tmp_path: Path) -> None:
     # In the good place the better act is found; but that others wasted it keeps the policy from going there.
-    learned = studied(OfflineRun(iql(problem, expectile=0.5), NullHub()))
+    learned = studied(OfflineRun(iql(problem, expectile=0.5), Hub()))
     assert plan(learned, tmp_path) == (Op.WAIT, Op.GERMINATE)
 
 
 def test_without_a_preference_it_repeats_the_majority_too(problem: Path, tmp_path: Path) -> None:
-    learned = studied(OfflineRun(iql(problem, beta=0.0, epochs=40), NullHub()))
+    learned = studied(OfflineRun(iql(problem, beta=0.0, epochs=40), Hub()))
     assert plan(learned, tmp_path) == (Op.WAIT, Op.WAIT)
 
 
 def test_values_first_learn_the_recorded_returns(problem: Path) -> None:
-    study = studied(OfflineRun(iql(problem, warmup=40, epochs=40), NullHub()))
+    study = studied(OfflineRun(iql(problem, warmup=40, epochs=40), Hub()))
     student = study.student
     assert isinstance(student, ImplicitQLearning)
     for slow, fast in zip(student.slow_q.parameters(), student.q.parameters(), strict=True):
@@ -202,7 +202,7 @@ def test_values_first_learn_the_recorded_returns(problem: Path) -> None:
 
 
 def test_only_recorded_actions_are_ever_valued(problem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = OfflineRun(iql(problem, epochs=2), NullHub())
+    study = OfflineRun(iql(problem, epochs=2), Hub())
     recorded = {tuple(row) for part in (study.lessons, study.held_out) for row in _pairs(part)}
     valued: set[tuple[int, ...]] = set()
     forward = QNetwork.forward

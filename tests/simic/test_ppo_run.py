@@ -11,7 +11,7 @@ import torch
 
 from esper.leyline.config import load
 from esper.leyline.errors import ConfigError, PolicyError, UnknownNameError
-from esper.nissa import NullHub, read_events
+from esper.nissa import read_events
 from esper.simic.growth.environment import Growth, Start
 from esper.simic.growth.play import play_controller
 from esper.simic.runs.ppo import PPORun
@@ -108,7 +108,7 @@ def test_a_run_under_a_controller_goes_on_as_it_began(tmp_path: Path) -> None:
 
 def test_workers_play_what_one_process_plays(tmp_path: Path) -> None:
     config = replace(TINY, rounds=1)
-    alone, several = PPORun(config, NullHub()), PPORun(replace(config, workers=2), NullHub())
+    alone, several = PPORun(config, Hub()), PPORun(replace(config, workers=2), Hub())
     try:
         alone.run_epoch()
         several.run_epoch()
@@ -123,25 +123,25 @@ def test_workers_play_what_one_process_plays(tmp_path: Path) -> None:
 def test_a_policy_is_carried_on_and_its_heads_can_be_made_new(tmp_path: Path) -> None:
     start(replace(TINY, rounds=1), tmp_path / "first", "test")
     file = tmp_path / "first" / "policy.safetensors"
-    same = PPORun(replace(TINY, from_policy=file), NullHub())
-    fresh = PPORun(replace(TINY, from_policy=file, reset_heads=("blueprint",)), NullHub())
+    same = PPORun(replace(TINY, from_policy=file), Hub())
+    fresh = PPORun(replace(TINY, from_policy=file, reset_heads=("blueprint",)), Hub())
     different = [name for name, p in same.policy.named_parameters() if not torch.equal(p, dict(fresh.policy.named_parameters())[name])]
     assert different, "nothing was reset"
     assert all("blueprint" in name for name in different), "and nothing else was"
-    assert PPORun(replace(TINY, from_policy=file, hidden=None, slot_width=None), NullHub()).policy.config.hidden == 16
+    assert PPORun(replace(TINY, from_policy=file, hidden=None, slot_width=None), Hub()).policy.config.hidden == 16
     with pytest.raises(ConfigError, match=r"policy\.safetensors has a hidden of 16, which cannot become 32; leave the setting out"):
-        PPORun(replace(TINY, from_policy=file, hidden=32), NullHub())
+        PPORun(replace(TINY, from_policy=file, hidden=32), Hub())
 
 
 def test_mistakes_are_found_before_anything_is_trained(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="digits"):
-        PPORun(replace(TINY, task=("digit",)), NullHub())
+        PPORun(replace(TINY, task=("digit",)), Hub())
     with pytest.raises(ConfigError, match="from-policy"):
-        PPORun(replace(TINY, reset_heads=("slot",)), NullHub())
+        PPORun(replace(TINY, reset_heads=("slot",)), Hub())
     damaged = tmp_path / "policy.safetensors"
     damaged.write_bytes(b"not a policy")
     with pytest.raises(PolicyError):
-        PPORun(replace(TINY, from_policy=damaged), NullHub())
+        PPORun(replace(TINY, from_policy=damaged), Hub())
     with pytest.raises(ConfigError, match="rounds"):
         replace(TINY, rounds=0)
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from esper.cli.scenes import METHOD_WORDS
+
+FEW_ACTS = 100
+"""Recordings with fewer decisions other than WAIT than this are too thin to trust."""
+
 
 def print_run(summary: dict[str, Any]) -> None:
     """Hosts under a controller."""
@@ -35,6 +40,52 @@ def print_learning(summary: dict[str, Any]) -> None:
     print(verdict(examination))
     print(f"policy: {summary['run']}/policy.safetensors")
     print(f"run folder: {summary['run']}")
+
+
+def print_study(summary: dict[str, Any]) -> None:
+    """What was imitated, how well on hosts held out, and what cannot be said."""
+    print("\n" + "\n".join(study_verdict(summary["study"])))
+    print(f"policy: {summary['run']}/policy.safetensors")
+    print(f"go on with: esper train ppo --from-policy {summary['run']}/policy.safetensors")
+    print(f"run folder: {summary['run']}")
+
+
+def study_verdict(study: dict[str, Any]) -> list[str]:
+    """The last paragraph, a sentence or two a line."""
+    found, ops = study["agreement"], study["ops"]
+    total, acts = sum(ops.values()), sum(count for name, count in ops.items() if name != "WAIT")
+    who = ", ".join(f"{name} ({count} episodes)" for name, count in study["controllers"].items())
+    lines = [
+        f"learned by {METHOD_WORDS[study['method']]} from {study['episodes'] + study['held_out']} recorded episodes on "
+        f"{', '.join(study['tasks'])}: {who}",
+        f"recorded: {total} decisions, {acts} of them acts: {_counts(ops)}",
+    ]
+    if "accuracy/op" in found:
+        lines.append(
+            f"on {study['held_out']} held-out episodes, where there was a choice: the likeliest op is the recorded one in "
+            f"{found['accuracy/op']:.1%} of decisions (always waiting: {found['waiting']:.1%}), the whole decision in "
+            f"{found['accuracy/decision']:.1%}"
+        )
+    else:
+        lines.append(f"the {study['held_out']} held-out episodes hold no choice: how well it agrees is not known")
+    if "accuracy/acts" in found:
+        heads = ", ".join(f"{name.removeprefix('head/')} {value:.1%}" for name, value in found.items() if name.startswith("head/"))
+        lines.append(f"where the recording acted, the op is the same in {found['accuracy/acts']:.1%}")
+        lines.append(f"each head, where it mattered and had a choice, given the recorded op and slot: {heads}")
+    elif "accuracy/op" in found:
+        lines.append("the held-out episodes only wait: how well acts are imitated is not known")
+    if acts < FEW_ACTS:
+        lines.append(f"warning: {acts} recorded acts are few; record more hosts before relying on this policy")
+    missing = [name for name, count in ops.items() if count == 0]
+    if missing:
+        lines.append(f"never recorded, and so not learned: {', '.join(missing)}")
+    if study["method"] == "iql":
+        lines.append("whether it grows better networks than what was recorded cannot be told from recordings; that takes hosts")
+    return lines
+
+
+def _counts(ops: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in ops.items() if count)
 
 
 def verdict(examination: dict[str, Any]) -> str:

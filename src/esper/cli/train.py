@@ -13,8 +13,7 @@ from typing import Any
 
 from esper.cli.flags import Parser, add_flags, changes
 from esper.cli.main import EXIT_INTERRUPTED
-from esper.cli.results import print_learning, print_run
-from esper.cli.study_display import print_study
+from esper.cli.results import print_learning, print_run, print_study
 from esper.leyline.config import load, replace_fields
 from esper.leyline.errors import ConfigError, unknown
 
@@ -110,7 +109,7 @@ def main(argv: list[str]) -> int:
     from esper.simic.runs.runner import start
 
     command = shlex.join(["esper", "train", *argv])
-    return _report(lambda display: start(config, arguments.run, command, display, arguments.telemetry), arguments)
+    return _report(lambda **watching: start(config, arguments.run, command, **watching), arguments)
 
 
 def _resume(argv: list[str]) -> int:
@@ -131,8 +130,8 @@ A run that teaches a policy can go on with other settings of learning, named as 
     from esper.simic.runs.runner import resume
 
     settings = _settings(arguments.resume, extra) if extra else {}
-    change = (lambda work: _reset(work, arguments.reset_heads)) if arguments.reset_heads else None
-    return _report(lambda display: resume(arguments.resume, display, arguments.telemetry, change, settings), arguments)
+    heads = [head for item in arguments.reset_heads for head in item.split(",") if head]
+    return _report(lambda **watching: resume(arguments.resume, reset_heads=heads, settings=settings, **watching), arguments)
 
 
 def _settings(run: Path, extra: list[str]) -> dict[str, Any]:
@@ -145,12 +144,6 @@ def _settings(run: Path, extra: list[str]) -> dict[str, Any]:
     parser = Parser(prog="esper train --resume", allow_abbrev=False)
     add_flags(parser, kind, everything=False)
     return changes(kind, parser.parse_args(extra))
-
-
-def _reset(work: Any, heads: list[str]) -> None:
-    if not hasattr(work, "reset_heads"):
-        raise ConfigError("--reset-heads is for runs that learn a policy; this one has none")
-    work.reset_heads([head for item in heads for head in item.split(",") if head])
 
 
 def _parser(name: str, method: Method, config: type, everything: bool) -> Parser:
@@ -182,13 +175,15 @@ def _add_common(parser: Parser) -> None:
     parser.add_argument("--show-reward-components", action="store_true", help="print what each decision earned, and why")
 
 
-def _report(run: Callable[[Any], dict[str, Any]], arguments: argparse.Namespace) -> int:
+def _report(run: Callable[..., dict[str, Any]], arguments: argparse.Namespace) -> int:
     """Run under a display and say what came out; an interrupted run says how to go on."""
-    from esper.cli.watching import Watching
+    from esper.cli.display import make_display
     from esper.simic.runs.runner import Interrupted
 
+    display = make_display(arguments.quiet, arguments.show_reward_components)
+    watching = {"sinks": [display], "progress": display.progress} if display is not None else {}
     try:
-        summary = run(Watching(arguments.quiet, arguments.show_reward_components))
+        summary = run(telemetry=arguments.telemetry, **watching)
     except Interrupted as stopped:
         print(f"esper: {stopped}", file=sys.stderr)
         return EXIT_INTERRUPTED

@@ -3,7 +3,7 @@
 The journal is the record that the run is judged by, so a run that cannot write it stops with a RunError. Any other sink is a
 convenience: one that raises is reported once and dropped, and the run goes on.
 
-With telemetry off the hub is a NullHub. Ask `hub.on` before an event is built, so that off costs nothing:
+A hub that nobody listens to costs nothing; where an event takes work to build, ask `hub.on` first:
 
     if hub.on:
         hub.emit(Note(text="..."), host=3, epoch=12)
@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from esper.leyline.errors import RunError
 from esper.leyline.events import Envelope, Event, SinkFailed
@@ -46,21 +47,28 @@ class Hub:
     log: is told, in a sentence, when a sink was dropped.
     """
 
-    on: ClassVar[bool] = True
-    """Whether events are wanted."""
-
-    def __init__(self, journal: JsonlSink | None, sinks: Sequence[Sink] = (), log: Callable[[str], None] | None = None) -> None:
+    def __init__(self, journal: JsonlSink | None = None, sinks: Sequence[Sink] = (), log: Callable[[str], None] | None = None) -> None:
         self._journal = journal
         self._sinks = list(sinks)
         self._log = log or logging.getLogger("esper").warning
         self._seq = 0 if journal is None else journal.next_seq()
+        self._position = dict(BEGINNING)
+        """Without a journal: what `restore` was given."""
+        self._recording = journal is not None
+
+    @property
+    def on(self) -> bool:
+        """Whether anybody wants events."""
+        return self._journal is not None or bool(self._sinks)
 
     def emit(self, event: Event, host: int | None = None, epoch: int | None = None) -> None:
         """Record an event; `host` is an index, None for the run as a whole."""
+        if not self.on:
+            return
         envelope = Envelope(seq=self._seq, time=time.time(), host=host, epoch=epoch, event=event)
-        if self._journal is not None:
+        if self._recording and self._journal is not None:
             self._journal.write(envelope)
-        self._seq += 1
+            self._seq += 1
         self._each("write", lambda sink: sink.write(envelope))
 
     def flush(self, fsync: bool = False) -> None:
@@ -72,10 +80,11 @@ class Hub:
     def position(self) -> dict[str, int]:
         """Where the record stands, for a checkpoint. What came before is on the disk when this returns.
 
-        seq: number of the next event. offset: bytes of the journal up to here.
+        seq: number of the next event. offset: bytes of the journal up to here. Without a journal it is where the record was left, so that a
+        run that is recorded again goes on there.
         """
         self.flush(fsync=True)
-        return {"seq": self._seq, "offset": 0 if self._journal is None else self._journal.offset}
+        return dict(self._position) if self._journal is None else {"seq": self._seq, "offset": self._journal.offset}
 
     def restore(self, position: Mapping[str, int]) -> None:
         """Go back to where a checkpoint was saved: what was recorded after it is cut off, because it is about to happen again.
@@ -91,7 +100,16 @@ class Hub:
                     "it was edited or belongs to another run"
                 )
             self._journal.truncate_to(offset)
-        self._seq = seq
+        self._seq, self._position = seq, {"seq": seq, "offset": offset}
+
+    @contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """What is emitted in here goes to the sinks and not into the journal: what it says happened before, and is there already."""
+        self._recording = False
+        try:
+            yield
+        finally:
+            self._recording = self._journal is not None
 
     def close(self) -> None:
         """Pass on what is held back and let go of every sink."""
@@ -112,24 +130,3 @@ class Hub:
             name, text = type(sink).__name__, f"{type(failure).__name__}: {failure}"
             self._log(f"sink {name} failed to {action} and is dropped; the run goes on without it ({text})")
             self.emit(SinkFailed(sink=name, error=text))
-
-
-class NullHub(Hub):
-    """Telemetry switched off: takes nothing, writes nothing, and keeps the position that a checkpoint gave it."""
-
-    on: ClassVar[bool] = False
-
-    def __init__(self) -> None:
-        super().__init__(None)
-        self._position = dict(BEGINNING)
-
-    def emit(self, event: Event, host: int | None = None, epoch: int | None = None) -> None:
-        """Nothing."""
-
-    def position(self) -> dict[str, int]:
-        """What `restore` was given, so that a run that is switched on again goes on where its record ended."""
-        return dict(self._position)
-
-    def restore(self, position: Mapping[str, int]) -> None:
-        """Remember the position."""
-        self._position = dict(position)

@@ -9,7 +9,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,17 +22,20 @@ from esper.kasmina import Growable
 from esper.kasmina.attach.probe import Example, call, evaluating
 from esper.kasmina.norms import check_loader
 from esper.leyline.actions import Decision
+from esper.leyline.config import load
 from esper.leyline.errors import ConfigError, StateError
-from esper.leyline.events import Event
+from esper.leyline.events import Event, HostStarted, RunFinished, RunStarted
 from esper.leyline.plain import from_plain, to_plain
 from esper.leyline.reports import EpochReport
-from esper.leyline.stages import BLENDED, LIVE, Stage
+from esper.leyline.stages import BLENDED, Stage
+from esper.nissa import BEGINNING, Hub, JsonlSink, Sink
 from esper.simic.growth.deciding import controller_for
-from esper.simic.growth.episode import Episode
+from esper.simic.growth.episode import Episode, decided, epoch_events
+from esper.simic.runs.work import versions
 from esper.tamiyo import Controller, Rules
 from esper.tamiyo.policy.policy_controller import PolicyController
-from esper.tolaria.training.attribution import configurations, interactions
-from esper.tolaria.training.validation import Score, record_contributions
+from esper.tolaria.storage.runs import RunFolder
+from esper.tolaria.training.validation import Score, measured, wanted_of
 
 OPEN_END = 100
 """Epochs that are assumed to lie ahead when the length of training is not given."""
@@ -42,9 +47,18 @@ FRACTIONS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What an evaluate function may return: validation accuracy in points (0 to 100), and what else it knows."""
+    """What an evaluate function may return: validation accuracy in points (0 to 100) or a score of another kind, and what else it knows."""
 
-    accuracy: float
+    accuracy: float | None = None
+    score: float | None = None
+    """In place of accuracy: whatever is to become better, such as BLEU, R2, or an error of a regression."""
+    higher_is_better: bool = True
+    """Of the score."""
+    scale: float | None = None
+    """What 100 points of the score are: gates and controllers think in points. By default 100 where higher is better, so that BLEU and
+    percentages count as they are; where lower is better, the first score that was seen, so that points are per cent of it saved."""
+    unit: str = ""
+    """Of the score, for what is shown."""
     loss: float = float("nan")
     correct: Tensor | Sequence[float] | None = None
     """One value for each validation sample, in the same order every time: 1 where it was predicted, 0 where not. From these the gardener
@@ -58,6 +72,8 @@ class Entry:
     epoch: int
     accuracy: float
     """Of the network as it was trained, on validation data, in points."""
+    score: str
+    """The same as it was given, with its unit."""
     parameters: int
     """Of host and seeds, when it looked."""
     decision: Decision
@@ -69,7 +85,20 @@ class Entry:
     def __str__(self) -> str:
         outcome = f" (refused: {self.refused})" if self.refused else ""
         reason = f": {self.decision.reason}" if self.decision.reason else ""
-        return f"epoch {self.epoch}: {self.accuracy:.2f} points, {self.parameters:,} parameters; {self.decision}{reason}{outcome}"
+        return f"epoch {self.epoch}: {self.score}, {self.parameters:,} parameters; {self.decision}{reason}{outcome}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GardenerConfig:
+    """What a gardener was told, as its run folder keeps it."""
+
+    kind: Literal["gardener"] = "gardener"
+    policy: str
+    slots: tuple[str, ...]
+    epochs: int | None = None
+    max_seeds: int | None = None
+    classes: int = 10
+    seed: int = 0
 
 
 class Gardener:
@@ -78,13 +107,15 @@ class Gardener:
     model: a Growable. optimizer: the loop's optimiser; it follows the growth from here on.
     policy: a controller's name (wait, random, fixed, heuristic), the path of a trained policy's file, or a Controller.
     evaluate: called with the model, in eval mode and without gradients; returns validation accuracy in points, or an Evaluation
-    with the loss as well. It is called several times per epoch: once as the network is, and once for each seed switched off or tried
-    out, each time with the same random numbers. Modes and random streams are put back afterwards.
+    with the loss as well, or with a score that is no accuracy. It is called several times per epoch: once as the network is, and once for
+    each seed switched off or tried out, each time with the same random numbers. Modes and random streams are put back afterwards.
     recalibrate: a loader of training batches, inputs or (inputs, targets), for a model with batch norms: their running statistics lag
     behind a network that grows, so before each evaluation they are made anew from its first batches (about 256 samples), and put back
     afterwards. `model.harvest()` uses it too.
     epochs: how long training will go on, if known; a controller plans by it. max_seeds: most seeds in the network at once.
-    classes: of the problem, for the scale of the loss. seed: of a controller that draws by lot.
+    classes: of the problem, for the scale of the loss. seed: of a controller that draws at random.
+    run: a folder to record everything in, as a run of `esper train` does; `finish()` ends it, and so does leaving a `with` block. A
+    folder that was left half-way goes on. sinks: whoever else wants the events as they happen.
 
     Where evaluate raises, nothing has happened: the same step can be taken again.
     """
@@ -101,6 +132,8 @@ class Gardener:
         max_seeds: int | None = None,
         classes: int = 10,
         seed: int = 0,
+        run: str | os.PathLike[str] | None = None,
+        sinks: Sequence[Sink] = (),
     ) -> None:
         if not isinstance(model, Growable):
             raise ConfigError(f"a Gardener tends an esper.Growable, found {type(model).__name__}; wrap the model first")
@@ -113,7 +146,7 @@ class Gardener:
         if epochs is not None:
             _check_count("epochs", epochs, 1)
         _check_count("classes", classes, 2)
-        controller, rules = controller_for(policy), Rules(max_seeds=max_seeds)
+        self.controller, rules = controller_for(policy), Rules(max_seeds=max_seeds)
         model.follow(optimizer)
         self.model, self.optimizer, self.evaluate = model, optimizer, evaluate
         model.reference = recalibrate
@@ -127,7 +160,20 @@ class Gardener:
         self._initial_rate = float(group["initial_lr"] if "initial_lr" in group else group["lr"])
         self._start_parameters = sum(p.numel() for p in model.host.parameters())
         optimizer.register_step_post_hook(lambda *_: self._count_step())
-        self.episode = Episode(self, controller, rules, seed=seed)
+        self.episode = Episode(self, rules)
+        self.memory = self.controller.start(0, model.slot_ids, seed)
+        self._scale: float | None = None
+        """What 100 points are, of a score of which less is better and nothing more was said."""
+        self._shown = ""
+        self._began = False
+        """Whether the record has its beginning."""
+        self.folder: RunFolder | None = None
+        if run is not None:
+            told = GardenerConfig(
+                policy=self.controller.name, slots=model.slot_ids, epochs=epochs, max_seeds=max_seeds, classes=classes, seed=seed
+            )
+            self.folder = _folder(Path(run), told)
+        self.hub = Hub(None if self.folder is None else JsonlSink(self.folder.events), sinks)
 
     def step(self, *, train_loss: float = float("nan"), train_accuracy: float = float("nan")) -> Entry:
         """After an epoch of training: measure, decide, act. The train figures are optional; a policy that sees them knows more."""
@@ -137,10 +183,19 @@ class Gardener:
         except BaseException:
             self.epoch -= 1
             raise
-        step = self.episode.step(report)
+        observation = self.episode.look(report)
+        while_training = self.drain()
+        decision, self.memory = self.controller.decide(observation, self.memory)
+        step = self.episode.carry_out(observation, decision)
+        if self.hub.on:
+            self._begin()
+            for event in (*epoch_events(report), *while_training, decided(decision, observation), *step.events):
+                self.hub.emit(event, host=0, epoch=self.epoch)
+            self.hub.flush()
         entry = Entry(
             epoch=self.epoch,
             accuracy=report.val_accuracy,
+            score=self._shown,
             parameters=report.parameters,
             decision=step.decision,
             refused=step.refused,
@@ -149,6 +204,64 @@ class Gardener:
         self.history.append(entry)
         self._warn(report)
         return entry
+
+    def finish(self) -> None:
+        """End the record: the run counts as finished, with the history as its summary. Without a run there is nothing to do."""
+        if self.folder is None:
+            return
+        self._begin()
+        self.hub.emit(RunFinished(outcome="finished"))
+        self.hub.flush(fsync=True)
+        self.folder.finish({"command": "esper.Gardener", "versions": versions(), "history": to_plain(self.history)})
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the record. The run stays as it is, and a gardener with the same settings can go on with it."""
+        self.hub.close()
+        if self.folder is not None:
+            self.folder.close()
+
+    def __enter__(self) -> Gardener:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.close()
+
+    def _begin(self) -> None:
+        """Begin the record, anew if an earlier one was left and its state was not loaded."""
+        if self._began:
+            return
+        self._began = True
+        self.hub.restore(BEGINNING)
+        network = type(self.model.host).__name__
+        self.hub.emit(
+            RunStarted(
+                command="esper.Gardener",
+                method="gardener",
+                task=network,
+                hosts=1,
+                rounds=self.epochs or 0,
+                seed=self.seed,
+                versions=versions(),
+                about={"controller": self.controller.name},
+            )
+        )
+        self.hub.emit(
+            HostStarted(
+                task=network,
+                seed=self.seed,
+                member={},
+                epochs=self.epochs or 0,
+                parameters=self._start_parameters,
+                slots=self.model.slot_ids,
+                controller=self.controller.name,
+            ),
+            host=0,
+            epoch=0,
+        )
 
     def shadow(self, batch: tuple[Any, Any], loss_fn: Callable[[Any, Any], Tensor]) -> Tensor | None:
         """Train isolated seeds with a loss that feels them; call it after backward and before the optimiser's step.
@@ -179,41 +292,25 @@ class Gardener:
     def _report(self, train_loss: float, train_accuracy: float) -> EpochReport:
         started = time.perf_counter()
         model = self.model
-        blended, fossils, trials = model.at(*BLENDED), model.at(Stage.FOSSILIZED), model.at(Stage.TRAINING)
-        wanted = configurations(blended, fossils, trials, "loo", self.seed)
         reference = model.reference_inputs(model.reference) if model.reference is not None and model.learning_norms() else []
-        found = {on: self._evaluate(on, reference) for on in wanted}
-        samples = {None if score.hits is None else len(score.hits) for score in found.values()}
+        scores = {on: self._evaluate(on, reference) for on in wanted_of(model)}
+        samples = {None if score.hits is None else len(score.hits) for score in scores.values()}
         if len(samples) > 1:
             raise ConfigError(f"an Evaluation's correct has the same samples every time, found {', '.join(map(str, samples))} of them")
-        base = found[wanted[0]]
-        accuracy = {on: evaluation.accuracy for on, evaluation in found.items()}
-        record_contributions(model, found)
-        seeds = model.reports()
-        harvested = found[frozenset(fossils)]
+        found = measured(model, scores)
         return EpochReport(
+            **found,
             epoch=self.epoch,
             budget=self._budget(),
             steps=self.steps,
             classes=self.classes,
             train_loss=train_loss,
             train_accuracy=train_accuracy,
-            val_loss=base.loss,
-            val_accuracy=base.accuracy,
-            val_error=base.error,
             per_class=(),
-            bare_accuracy=accuracy[frozenset()] if blended else None,
-            harvest_accuracy=harvested.accuracy,
-            harvest_loss=harvested.loss,
             learning_rate=float(self.optimizer.param_groups[0]["lr"]),
             initial_learning_rate=self._initial_rate,
             start_parameters=self._start_parameters,
-            parameters=self._start_parameters + sum(seed.parameters for seed in seeds),
-            gradients=model.host_meter.read(),
-            seeds=seeds,
-            verdicts=tuple(model.verdict(seed.slot) if seed.stage in LIVE else None for seed in seeds),
-            interactions=interactions(blended, accuracy),
-            shapley={},
+            parameters=self._start_parameters + sum(seed.parameters for seed in found["seeds"]),
             flops={},
             seconds={"validate": time.perf_counter() - started},
             germinated=self.germinated,
@@ -229,8 +326,41 @@ class Gardener:
         model = self.model
         devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
         with torch.random.fork_rng(devices=devices), model.showing(on), model.recalibrated(reference), evaluating(model):
-            result = self.evaluate(model)
-        return _score(result)
+            return self._score(self.evaluate(model), as_it_is=on == frozenset(model.at(*BLENDED)))
+
+    def _score(self, result: object, as_it_is: bool) -> Score:
+        """What an evaluate function returned, in one form. as_it_is: whether it is of the network that was trained."""
+        if isinstance(result, Evaluation):
+            given = result
+        else:
+            given = Evaluation(accuracy=_number("accuracy in points or an esper.Evaluation", result))
+        if (given.accuracy is None) == (given.score is None):
+            raise ConfigError("an Evaluation has an accuracy in points, or a score of another kind; one of the two")
+        if given.score is not None:
+            points, shown = self._points(given, _number("an Evaluation's score", given.score))
+        else:
+            points = _number("an Evaluation's accuracy", given.accuracy)
+            if not 0.0 <= points <= 100.0:
+                raise ConfigError(f"evaluate returns accuracy in points, 0 to 100, found {points}; another score is Evaluation(score=...)")
+            shown = f"{points:.2f} points"
+        if as_it_is:
+            self._shown = shown
+        return Score(accuracy=points, loss=_number("its loss", given.loss), hits=_hits(given.correct))
+
+    def _points(self, given: Evaluation, score: float) -> tuple[float, str]:
+        """A score that is no accuracy, in points and in words."""
+        shown = f"{score:.4g} {given.unit}".rstrip()
+        if given.scale is not None and not 0.0 < given.scale < math.inf:
+            raise ConfigError(f"an Evaluation's scale is what 100 points are, a number above 0, found {given.scale!r}")
+        if not math.isfinite(score):
+            return 0.0, shown
+        if given.higher_is_better:
+            return 100.0 * score / (given.scale or 100.0), shown
+        if self._scale is None:
+            self._scale = given.scale or score
+        if not self._scale > 0.0:
+            raise ConfigError(f"a score of which less is better begins above 0, found {score}; say what 100 points are with its scale")
+        return 100.0 * (1.0 - score / self._scale), shown
 
     def _isolation(self) -> str:
         return str(next(iter(self.model.slots.values())).isolation)
@@ -252,7 +382,7 @@ class Gardener:
             if seed.stage is Stage.TRAINING and seed.gradients is None:
                 self._warn_once(f"the seed at slot {seed.slot!r} was trained for an epoch without a gradient; {self._gradient_hint()}")
         unseen = [name for name in ("val_loss", "train_loss", "train_accuracy") if math.isnan(getattr(report, name))]
-        if isinstance(self.episode.controller, PolicyController) and unseen:
+        if isinstance(self.controller, PolicyController) and unseen:
             hint = "return esper.Evaluation(accuracy=..., loss=...) from evaluate and call step(train_loss=..., train_accuracy=...)"
             self._warn_once(f"the policy has learned to look at figures that it is not given ({', '.join(unseen)}); {hint}")
 
@@ -276,8 +406,11 @@ class Gardener:
             "steps": self.steps,
             "germinated": self.germinated,
             "initial_rate": self._initial_rate,
-            "controller": self.episode.controller.name,
-            "episode": self.episode.state(),
+            "controller": self.controller.name,
+            "memory": self.memory,
+            "signals": self.episode.tracker.state(),
+            "scale": self._scale,
+            "record": self.hub.position(),
             "history": to_plain(self.history),
         }
 
@@ -286,28 +419,34 @@ class Gardener:
         known = set(self.state_dict())
         if set(state) != known:
             raise StateError(f"a gardener's state has the keys {', '.join(sorted(known))}; found {', '.join(sorted(state))}")
-        if state["controller"] != self.episode.controller.name:
-            here = self.episode.controller.name
+        if state["controller"] != self.controller.name:
+            here = self.controller.name
             raise StateError(f"the state is that of the controller {state['controller']!r}; this gardener has {here!r}")
         history = [from_plain(Entry, entry) for entry in state["history"]]
-        self.episode.load_state(state["episode"])
+        if state["record"]["seq"]:
+            self.hub.restore(state["record"])
+            self._began = True
+        self.episode.tracker.load_state(state["signals"])
+        self.memory, self._scale = state["memory"], state["scale"]
         self.epoch, self.steps, self.germinated = state["epoch"], state["steps"], state["germinated"]
         self._initial_rate, self.history = state["initial_rate"], history
+
+
+def _folder(path: Path, config: GardenerConfig) -> RunFolder:
+    """A new run folder, or one that was left half-way by a gardener with the same settings."""
+    if not (path / "run.json").exists():
+        return RunFolder.create(path, name=path.name, config=config, command="esper.Gardener")
+    folder = RunFolder.open(path)
+    if load(GardenerConfig, folder.config) != config:
+        folder.close()
+        raise ConfigError(f"the run {path} was recorded by a gardener with other settings; name a new folder")
+    return folder
 
 
 def _check_count(name: str, value: object, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         what = " or None when it is not known," if name == "epochs" else ""
         raise ConfigError(f"{name} is a whole number of at least {least},{what} found {value!r}")
-
-
-def _score(result: object) -> Score:
-    """What an evaluate function returned, in one form."""
-    given = result if isinstance(result, Evaluation) else Evaluation(accuracy=_number("accuracy in points or an esper.Evaluation", result))
-    accuracy = _number("an Evaluation's accuracy", given.accuracy)
-    if not 0.0 <= accuracy <= 100.0:
-        raise ConfigError(f"evaluate returns accuracy in points, 0 to 100, found {accuracy}")
-    return Score(accuracy=accuracy, loss=_number("its loss", given.loss), hits=_hits(given.correct))
 
 
 def _hits(correct: object) -> NDArray[np.float64] | None:

@@ -10,8 +10,9 @@ from esper.leyline.errors import unknown
 from esper.leyline.events import AlphaRetargeted, Envelope, Event, GateChecked, Refused, RolledBack, StageChanged, to_json_line
 from esper.simic.environment.actions import Actions
 from esper.simic.environment.hosts import Hosts, growth_config
+from esper.simic.environment.stepping import Outcome
 from esper.simic.environment.view import View
-from esper.simic.growth.environment import Outcome, Start
+from esper.simic.growth.environment import Start
 from esper.tamiyo import Observation
 
 METADATA: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}
@@ -53,7 +54,7 @@ class Setup:
             "refused": outcome.refused,
             "events": [_plain(event) for event in outcome.events if isinstance(event, LIFECYCLE)],
         }
-        return info if outcome.final is None else {**info, "final": dict(outcome.final)}
+        return info if outcome.result is None else {**info, "final": _plain(outcome.result)}
 
 
 def _plain(event: Event) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from esper.leyline.actions import Decision
 from esper.simic.environment.actions import Actions, BoolArray, Choice, Composites, Heads, checked
 from esper.simic.environment.hosts import SEEDS
 from esper.simic.environment.setup import METADATA, Setup
+from esper.simic.environment.stepping import Stepper
 from esper.simic.environment.view import drawing
 from esper.simic.growth.environment import Growth
 from esper.tamiyo import Observation
@@ -42,8 +43,7 @@ class GrowthEnv(gymnasium.Env[Any, Any]):
         self.render_mode = render_mode
         self.observation_space = self.setup.view.space
         self.action_space = self.setup.actions.space
-        self._growth = Growth(self.setup.config)
-        self._observation: Observation | None = None
+        self._hosts = Stepper(Growth(self.setup.config))
         self._over = True
 
     def _actions(self, slots: int, blueprints: tuple[str, ...]) -> Actions:
@@ -56,20 +56,18 @@ class GrowthEnv(gymnasium.Env[Any, Any]):
         """
         super().reset(seed=seed)
         start = self.setup.hosts.draw(self.np_random, options)
-        (observation,) = self._growth.reset([start])
-        seen = self.setup.view(observation)
-        self._observation, self._over = observation, False
-        return seen, self.setup.start_info(start, observation)
+        self._hosts.reset({0: start})
+        seen = self.setup.view(self._seen())
+        self._over = False
+        return seen, self.setup.start_info(start, self._seen())
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Carry out the action, train an epoch, and tell what came of it."""
         if self._over:
             raise ResetNeeded("no episode is under way; call reset() first")
-        (outcome,) = self._growth.step([self.decision(action)])
-        assert outcome is not None, "the host's episode was over before the environment's"
-        self._observation, self._over = outcome.observation, outcome.terminated
-        reward, info = float(outcome.reward.total), self.setup.step_info(outcome)
-        return self.setup.view(outcome.observation), reward, outcome.terminated, False, info
+        outcome = self._hosts.step({0: self.decision(action)})[0]
+        self._over = outcome.result is not None
+        return self.setup.view(outcome.observation), float(outcome.reward.total), self._over, False, self.setup.step_info(outcome)
 
     def decision(self, action: Any) -> Decision:
         """What an action means for the present host; `str()` of it is for people."""
@@ -89,13 +87,13 @@ class GrowthEnv(gymnasium.Env[Any, Any]):
 
     def close(self) -> None:
         """Let go of the host and the data; reset() begins anew."""
-        self._growth.close()
-        self._observation, self._over = None, True
+        self._hosts.close()
+        self._over = True
 
     def _seen(self) -> Observation:
-        if self._observation is None:
+        if not self._hosts.seen:
             raise ResetNeeded("there is no host yet; call reset() first")
-        return self._observation
+        return self._hosts.seen[0]
 
 
 class GrowthFlatEnv(GrowthEnv):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from gymnasium.error import ResetNeeded
@@ -16,21 +16,14 @@ from esper.leyline.errors import ConfigError
 from esper.simic.environment.actions import Actions, BoolArray, Choice, Composites, Heads, checked
 from esper.simic.environment.hosts import SEEDS
 from esper.simic.environment.setup import METADATA, Setup
+from esper.simic.environment.stepping import Stepper
 from esper.simic.environment.view import drawing
-from esper.simic.growth.environment import Environment, Growth, Start
-from esper.simic.growth.workers import GrowthWorkers
+from esper.simic.growth.environment import Start
+from esper.simic.growth.workers import environment
 from esper.tamiyo import Observation
 
 VECTOR_METADATA: dict[str, Any] = {**METADATA, "autoreset_mode": AutoresetMode.SAME_STEP}
 Steps = tuple[Any, NDArray[np.float64], BoolArray, BoolArray, dict[str, Any]]
-
-
-class Restartable(Environment, Protocol):
-    """An environment in which hosts can begin anew one by one."""
-
-    def restart(self, starts: Mapping[int, Start]) -> dict[int, Observation]:
-        """Begin another episode at some places; the other hosts stay as they are."""
-        ...
 
 
 class GrowthVector(VectorEnv[Any, Any, Any]):
@@ -63,47 +56,49 @@ class GrowthVector(VectorEnv[Any, Any, Any]):
         self.single_observation_space, self.single_action_space = self.setup.view.space, self.setup.actions.space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        config = self.setup.config
-        self._growth: Restartable = GrowthWorkers(config, min(workers, num_envs)) if workers else Growth(config)
+        self._hosts = Stepper(environment(self.setup.config, min(workers, num_envs)))
         self._random: list[np.random.Generator | None] = [None] * num_envs
-        self._seen: list[Observation] = []
 
     def _actions(self, slots: int, blueprints: tuple[str, ...]) -> Actions:
         return Heads(slots, blueprints)
 
     def reset(self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin with new hosts. seed: of the first; the others have the numbers after it. Or one for each. options: as in GrowthEnv."""
-        seeds = [seed + place for place in range(self.num_envs)] if isinstance(seed, int) else list(seed or [None] * self.num_envs)
+        one = int(seed) if isinstance(seed, int | np.integer) else None
+        seeds = [one + place for place in range(self.num_envs)] if one is not None else list(seed or [None] * self.num_envs)  # type: ignore[arg-type]
         if len(seeds) != self.num_envs:
             raise ConfigError(f"{len(seeds)} seeds for {self.num_envs} environments; expected one for each")
-        super().reset(seed=seed if isinstance(seed, int) else None)
+        super().reset(seed=one)
         for place, each in enumerate(seeds):
             if each is not None:
                 self._random[place] = seeding.np_random(each)[0]
-        starts = [self._draw(place, options) for place in range(self.num_envs)]
-        self._seen = self._growth.reset(starts)
+        starts = {place: self._draw(place, options) for place in range(self.num_envs)}
+        self._hosts.reset(starts)
         infos: dict[str, Any] = {}
-        for place, (start, observation) in enumerate(zip(starts, self._seen, strict=True)):
-            infos = self._add_info(infos, self.setup.start_info(start, observation), place)
+        for place, start in starts.items():
+            infos = self._add_info(infos, self.setup.start_info(start, self._hosts.seen[place]), place)
         return self._batch(), infos
 
     def step(self, actions: Any) -> Steps:
         """Carry out one action for each host, and train an epoch of all."""
         checked(self.action_space, actions)
         each = zip(iterate(self.action_space, actions), self._present(), strict=True)
-        outcomes = self._growth.step([self.setup.actions.decision(action, seen.masks) for action, seen in each])
+        decisions = {place: self.setup.actions.decision(action, seen.masks) for place, (action, seen) in enumerate(each)}
+        starts: dict[int, Start] = {}
+
+        def following(place: int) -> Start:
+            starts[place] = self._draw(place)
+            return starts[place]
+
+        outcomes = self._hosts.step(decisions, following)
         rewards, ended = np.zeros(self.num_envs), np.zeros(self.num_envs, np.bool_)
-        told: list[dict[str, Any]] = []
-        for place, outcome in enumerate(outcomes):
-            assert outcome is not None, f"the episode of host {place} was over before the environment's"
-            self._seen[place] = outcome.observation
-            rewards[place], ended[place] = outcome.reward.total, outcome.terminated
-            told.append(self.setup.step_info(outcome))
         infos: dict[str, Any] = {}
-        for place, final in self._begin_again(np.flatnonzero(ended).tolist()).items():
-            infos = self._add_info(infos, {"final_obs": final["obs"], "final_info": told[place]}, place)
-            told[place] = final["info"]
-        for place, info in enumerate(told):
+        for place, outcome in sorted(outcomes.items(), key=lambda pair: pair[1].result is None):  # first those that have ended
+            rewards[place], ended[place] = outcome.reward.total, outcome.result is not None
+            info = self.setup.step_info(outcome)
+            if outcome.result is not None:
+                infos = self._add_info(infos, {"final_obs": self.setup.view(outcome.observation), "final_info": info}, place)
+                info = self.setup.start_info(starts[place], self._hosts.seen[place])
             infos = self._add_info(infos, info, place)
         return self._batch(), rewards, ended, np.zeros(self.num_envs, np.bool_), infos
 
@@ -117,16 +112,7 @@ class GrowthVector(VectorEnv[Any, Any, Any]):
 
     def close_extras(self, **options: Any) -> None:
         """Let go of hosts and data, and end the workers."""
-        self._growth.close()
-        self._seen = []
-
-    def _begin_again(self, places: list[int]) -> dict[int, dict[str, Any]]:
-        """New hosts at the places whose episodes have ended: what was seen last there, and what the new ones tell."""
-        last = {place: self.setup.view(self._seen[place]) for place in places}
-        starts = {place: self._draw(place) for place in places}
-        for place, observation in (self._growth.restart(starts) if starts else {}).items():
-            self._seen[place] = observation
-        return {place: {"obs": last[place], "info": self.setup.start_info(starts[place], self._seen[place])} for place in places}
+        self._hosts.close()
 
     def _draw(self, place: int, options: Mapping[str, Any] | None = None) -> Start:
         stream = self._random[place]
@@ -136,12 +122,12 @@ class GrowthVector(VectorEnv[Any, Any, Any]):
 
     def _batch(self) -> Any:
         empty: Any = create_empty_array(self.single_observation_space, self.num_envs)
-        return concatenate(self.single_observation_space, [self.setup.view(seen) for seen in self._seen], empty)
+        return concatenate(self.single_observation_space, [self.setup.view(seen) for seen in self._present()], empty)
 
     def _present(self) -> list[Observation]:
-        if not self._seen:
+        if not self._hosts.seen:
             raise ResetNeeded("there are no hosts yet; call reset() first")
-        return self._seen
+        return [self._hosts.seen[place] for place in range(self.num_envs)]
 
 
 class GrowthFlatVector(GrowthVector):

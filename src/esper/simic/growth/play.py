@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from esper.leyline.actions import Decision
 from esper.leyline.events import Event, HostFinished, HostStarted, Rewarded
-from esper.nissa import Hub, NullHub
+from esper.nissa import Hub
 from esper.simic.growth.environment import Environment, Start
 from esper.simic.growth.episode import decided, epoch_events
 from esper.simic.growth.recording import EpisodeRecorder
@@ -86,7 +86,7 @@ class Play:
         **about: Any,
     ) -> None:
         self.environment, self.decider, self.first = environment, decider, first
-        self.hub, self.recorders = hub or NullHub(), recorders or {}
+        self.hub, self.recorders = hub or Hub(), recorders or {}
         started = environment.begin(dict(enumerate(starts)))
         decider.begin(started)
         self.started = [

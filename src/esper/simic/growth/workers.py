@@ -20,12 +20,12 @@ from esper.simic.growth.host_run import Acted, Trained
 
 
 def environment(config: GrowthConfig, workers: int) -> Environment:
-    """The environment in this process, or in so many workers."""
-    return GrowthWorkers(config, workers) if workers > 1 else Growth(config)
+    """The environment in so many workers; with none of them, in this process."""
+    return GrowthWorkers(config, workers) if workers else Growth(config)
 
 
 class GrowthWorkers:
-    """Several Growths, each in a process of its own. Places are dealt out in turn: place p is the business of worker p modulo their number."""
+    """Several Growths, each in a process of its own. Places are dealt out in turn: with n workers, w has w, w + n, w + 2n and so on."""
 
     def __init__(self, config: GrowthConfig, workers: int) -> None:
         assert workers >= 1

@@ -76,7 +76,11 @@ class ControllerRun:
                 rounds=self.rounds,
                 seed=config.seed,
                 versions=versions(),
-                about={"controller": self.decider.controllers[0].name, "twins": len(self.play.started) - config.hosts},
+                about={
+                    "controller": self.decider.controllers[0].name,
+                    "twins": len(self.play.started) - config.hosts,
+                    "round": self.round,
+                },
             )
         )
         self.play.announce()

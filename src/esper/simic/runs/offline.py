@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -11,13 +11,14 @@ import torch
 from esper.leyline.actions import Op
 from esper.leyline.config import to_toml
 from esper.leyline.errors import CheckpointError
-from esper.leyline.events import PolicyUpdated, RunFinished, RunStarted
+from esper.leyline.events import PolicyUpdated, RunStarted
 from esper.nissa import Hub
+from esper.simic.growth.play import Progress
 from esper.simic.learning.dataset import read_dataset, split
 from esper.simic.learning.imitation import BehaviourCloning, agreement
 from esper.simic.learning.offline import ImplicitQLearning
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
-from esper.simic.runs.controller import versions
+from esper.simic.runs.work import POLICY_FILE, versions
 from esper.tamiyo.policy.network import PolicyConfig
 from esper.tamiyo.policy.policy import Policy
 from esper.tamiyo.policy.policy_file import save_policy
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
-
-POLICY_FILE = "policy.safetensors"
 
 
 class Student(Protocol):
@@ -61,7 +60,7 @@ class Student(Protocol):
 
 
 class OfflineRun:
-    """A policy, the recorded episodes, and the loop of passes over them. One call of `run_epoch` is one pass."""
+    """A policy, the recorded episodes, and the loop of passes over them. One round is one pass."""
 
     def __init__(self, config: BCConfig | IQLConfig, hub: Hub, command: str = "", folder: Path | None = None) -> None:
         self.config, self.hub, self.command, self.folder = config, hub, command, folder
@@ -80,7 +79,7 @@ class OfflineRun:
         self.history: list[dict[str, float]] = []
 
     @property
-    def epochs(self) -> int:
+    def rounds(self) -> int:
         """Most passes."""
         return self.config.epochs
 
@@ -90,19 +89,19 @@ class OfflineRun:
 
     def begin(self) -> None:
         """Record the start of a new run."""
-        if self.hub.on:
-            tasks = sorted({task for task, _, _ in (*self.lessons.sources, *self.held_out.sources)})
-            started = RunStarted(
-                command=self.command,
-                task=",".join(tasks),
-                hosts=len(self.lessons) + len(self.held_out),
-                epochs=self.config.epochs,
-                seed=self.config.seed,
-                versions=versions(),
-            )
-            self.hub.emit(started)
+        started = RunStarted(
+            command=self.command,
+            method=self.config.kind,
+            task=",".join(sorted({task for task, _, _ in (*self.lessons.sources, *self.held_out.sources)})),
+            hosts=len(self.lessons) + len(self.held_out),
+            rounds=self.config.epochs,
+            seed=self.config.seed,
+            versions=versions(),
+            about={"held_out": len(self.held_out), "round": self.round},
+        )
+        self.hub.emit(started)
 
-    def run_epoch(self, progress: Callable[[int], None] | None = None) -> None:
+    def run_round(self, progress: Progress | None = None) -> None:
         """One pass over the episodes, and a look at the held-out hosts."""
         generator = torch.Generator().manual_seed(stream_seed("pass", self.config.seed, self.round))
         order = torch.randperm(len(self.lessons), generator=generator)
@@ -110,8 +109,7 @@ class OfflineRun:
         judged = {f"held_out/{name}": value for name, value in self.student.judge().items()}
         self.history.append({**learned, **judged})
         self.round += 1
-        if self.hub.on:
-            self.hub.emit(PolicyUpdated(update=self.round, metrics=self.history[-1]))
+        self.hub.emit(PolicyUpdated(update=self.round, metrics=self.history[-1]))
 
     def end(self) -> dict[str, Any]:
         """Save the policy, record the end and return the summary."""
@@ -120,8 +118,6 @@ class OfflineRun:
         if self.folder is not None:
             about = {name: summary["study"][name] for name in ("method", "runs", "controllers", "tasks", "episodes", "held_out", "passes")}
             save_policy(self.policy, self.folder / POLICY_FILE, trained={**about, "agreement": summary["study"]["agreement"]})
-        if self.hub.on:
-            self.hub.emit(RunFinished(outcome="finished"))
         return summary
 
     def summary(self) -> dict[str, Any]:

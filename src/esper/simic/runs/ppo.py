@@ -91,7 +91,8 @@ class PPORun:
     def environment(self) -> Environment:
         """The hosts' environment, made when it is first needed: in this process, or in workers."""
         if self._environment is None:
-            self._environment = environment(self.config, min(self.config.workers, self.config.hosts))
+            workers = min(self.config.workers, self.config.hosts)
+            self._environment = environment(self.config, workers if workers > 1 else 0)
         return self._environment
 
     def close(self) -> None:
@@ -146,7 +147,7 @@ class PPORun:
     def begin(self) -> None:
         """Tell what begins, and what was learned so far."""
         config = self.config
-        about = {"workers": config.workers, "rollout_bytes": self.buffer.nbytes, "examined": config.examined}
+        about = {"workers": config.workers, "rollout_bytes": self.buffer.nbytes, "examined": config.examined, "arms": len(self.ARMS)}
         started = RunStarted(
             command=self.command,
             method=config.kind,
@@ -155,7 +156,7 @@ class PPORun:
             rounds=config.rounds,
             seed=config.seed,
             versions=versions(),
-            about={"controller": "policy", **about},
+            about={"controller": "policy", "round": self.round, **about},
         )
         self.hub.emit(started)
         for number, figures in enumerate(self.history, start=1):

@@ -2,91 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import threading
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from esper.leyline.config import load, replace_fields
 from esper.leyline.errors import ConfigError, EsperError, RunError
+from esper.leyline.events import Note, RoundFinished, RunFinished
 from esper.leyline.files import remove_unfinished
-from esper.nissa import BEGINNING, Hub, JsonlSink, NullHub
+from esper.nissa import BEGINNING, Hub, JsonlSink, Sink
 from esper.simic.growth.config import ControllerRunConfig, GrowthConfig
 from esper.simic.growth.deciding import is_policy_file
 from esper.simic.growth.recording import FOLDER
 from esper.simic.learning.offline_config import BCConfig, IQLConfig, StudyConfig
 from esper.simic.runs.ppo_config import CHANGEABLE, PPORunConfig
 from esper.tolaria.storage.checkpoint import CheckpointStore
-from esper.tolaria.storage.runs import RunFolder
+from esper.tolaria.storage.runs import RunFolder, read_run
+
+if TYPE_CHECKING:
+    from esper.simic.growth.play import Progress
+    from esper.simic.runs.work import Work
 
 Config = GrowthConfig | StudyConfig
 """Whatever decides a run."""
-
-
-class Work(Protocol):
-    """What a run does: hosts under a controller (ControllerRun), a policy that learns by playing (PPORun) or from recordings (OfflineRun).
-
-    A round is the unit between checkpoints.
-    """
-
-    round: int
-    """Rounds done."""
-
-    @property
-    def epochs(self) -> int:
-        """Rounds in all."""
-        ...
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing is left but to end."""
-        ...
-
-    def begin(self) -> None:
-        """Record the start of a new run."""
-        ...
-
-    def run_epoch(self, progress: Callable[[int], None] | None = None) -> object:
-        """One round more."""
-        ...
-
-    def end(self) -> dict[str, Any]:
-        """Record the end and return the summary."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """Everything to go on from."""
-        ...
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
-        ...
-
-    def close(self) -> None:
-        """Let go of data and processes."""
-        ...
-
-
-class Watcher(Protocol):
-    """Whatever is told how a run goes: a display, or a test."""
-
-    def start(self, work: Any) -> None:
-        """The run begins, or goes on."""
-
-    def progress(self, done: int) -> None:
-        """So many hosts of the present round are done."""
-
-    def epoch(self, work: Any) -> None:
-        """A round is over."""
-
-    def stop(self) -> None:
-        """Nothing more will come."""
 
 
 class Interrupted(EsperError):
@@ -99,36 +45,62 @@ class Stop:
     asked = False
 
 
-def start(config: Config, path: Path | None, command: str, watcher: Watcher | None = None, telemetry: bool = True) -> dict[str, Any]:
-    """Begin a run in a new folder, by default runs/TASK-CONTROLLER-NNN, and see it through. Returns the summary."""
+def start(
+    config: Config,
+    path: Path | None,
+    command: str,
+    *,
+    sinks: Sequence[Sink] = (),
+    progress: Progress | None = None,
+    telemetry: bool = True,
+) -> dict[str, Any]:
+    """Begin a run in a new folder, by default runs/TASK-CONTROLLER-NNN, and see it through. Returns the summary.
+
+    sinks: whoever wants to see the events as they happen, a display among them. progress: told what share of the present round is done.
+    telemetry: whether events are recorded in the folder.
+    """
     config = _anchored(config)
     with RunFolder.create(path, name=_name(config), config=config, command=command) as folder:
         try:
-            return _run(folder, config, watcher, telemetry)
+            return _run(folder, config, sinks, progress, telemetry)
+        except Interrupted:
+            raise
         except EsperError:
-            folder.withdraw()  # a mistake that only showed while hosts and data were made
+            folder.withdraw()  # a mistake that only showed while hosts and data were made, or in the first round
             raise
 
 
 def resume(
     path: Path,
-    watcher: Watcher | None = None,
+    *,
+    sinks: Sequence[Sink] = (),
+    progress: Progress | None = None,
     telemetry: bool = True,
-    change: Callable[[Any], None] | None = None,
+    reset_heads: Sequence[str] = (),
     settings: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """Go on with an interrupted run from its last whole checkpoint, or from the beginning when it has none.
 
-    change: what to do to the work once it is restored, such as making heads of a policy new.
-    settings: values to go on with in place of those in the run's config, by dotted keys; see learn_config.CHANGEABLE.
+    reset_heads: heads of a policy to make new first. settings: values to go on with in place of those in the run's config, by dotted
+    keys; see ppo_config.CHANGEABLE. With more rounds than it had, a finished run that teaches a policy goes on as well.
     """
-    with RunFolder.open(path) as folder:
+    with RunFolder.open(path, extend=_extends(path, settings or {})) as folder:
         config = read_config(folder.config)
         if settings:
             config = _with_settings(config, settings)
             folder.change_config(config)
             folder.log("changed: " + ", ".join(f"{key} is {value}" for key, value in settings.items()))
-        return _run(folder, config, watcher, telemetry, change)
+        return _run(folder, config, sinks, progress, telemetry, reset_heads)
+
+
+def _extends(path: Path, settings: Mapping[str, object]) -> bool:
+    """Whether these settings give a run more rounds than it has."""
+    rounds = settings.get("rounds")
+    if not isinstance(rounds, int):
+        return False
+    read_run(path)
+    config = read_config(path / "config.toml")
+    return isinstance(config, PPORunConfig) and rounds > config.rounds
 
 
 def _anchored(config: Config) -> Config:
@@ -191,21 +163,27 @@ def _work(folder: RunFolder, config: Config, hub: Hub) -> Work:
     from esper.simic.runs.controller import ControllerRun
 
     assert isinstance(config, ControllerRunConfig)
-    return ControllerRun(config, hub, folder.command, episodes=folder.path / FOLDER)
+    return ControllerRun(config, hub, folder.command, folder.path)
 
 
 def _run(
-    folder: RunFolder, config: Config, watcher: Watcher | None, telemetry: bool, change: Callable[[Any], None] | None = None
+    folder: RunFolder,
+    config: Config,
+    sinks: Sequence[Sink],
+    progress: Progress | None,
+    telemetry: bool,
+    reset_heads: Sequence[str] = (),
 ) -> dict[str, Any]:
     store = CheckpointStore(folder.checkpoints, run=folder.id)
-    hub: Hub = Hub(JsonlSink(folder.events), log=folder.log) if telemetry else NullHub()
+    hub = Hub(JsonlSink(folder.events) if telemetry else None, sinks, log=folder.log)
     work: Work | None = None
     try:
-        work = _work(folder, config, hub)
-        _restore(folder, store, hub, work)
-        if change is not None:
-            change(work)
-        return _loop(folder, store, hub, work, config.checkpoint_every, watcher)
+        with stop_on_signal() as stop:
+            work = _work(folder, config, hub)
+            _restore(folder, store, hub, work)
+            if reset_heads:
+                _reset_heads(work, reset_heads)
+            return _loop(folder, store, hub, work, config.checkpoint_every, progress, stop)
     except EsperError as error:
         folder.log(f"stopped: {error}")
         raise
@@ -215,44 +193,52 @@ def _run(
         hub.close()
 
 
+def _reset_heads(work: Work, heads: Sequence[str]) -> None:
+    from esper.simic.runs.ppo import PPORun
+
+    if not isinstance(work, PPORun):
+        raise ConfigError("--reset-heads is for runs that learn a policy by playing; this one does not")
+    work.reset_heads(heads)
+
+
 def _restore(folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work) -> None:
     """Bring work and record to the newest checkpoint; a new run has none and begins."""
     remove_unfinished(folder.path / FOLDER)
     checkpoint = store.latest()
-    for problem in store.problems:
-        folder.log(f"passed over: {problem}")
     if checkpoint is None:
         hub.restore(BEGINNING)
         work.begin()
         folder.log(f"begins: {folder.command}")
         return
-    work.load_state(checkpoint.state["session"])
+    work.load_state(checkpoint.state["work"])
     # First the checkpoints: one that is newer than the record would not fit it.
     store.rewind(checkpoint.step)
     hub.restore(checkpoint.state["telemetry"])
+    with hub.unrecorded():  # the record has it; whoever watches from now on has not
+        work.begin()
+        for problem in store.problems:
+            folder.log(f"passed over: {problem}")
+            hub.emit(Note(text=f"a checkpoint was passed over, and what came after it happens again: {problem}"))
     folder.log(f"goes on from {checkpoint.name}, round {work.round}")
 
 
-def _loop(folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work, every: int, watcher: Watcher | None) -> dict[str, Any]:
-    if watcher is not None:
-        watcher.start(work)
-    try:
-        with stop_on_signal() as stop:
-            while not work.done:
-                before = work.round
-                work.run_epoch(watcher.progress if watcher is not None else None)
-                hub.flush()
-                if watcher is not None:
-                    watcher.epoch(work)
-                if work.round > before and (work.round % every == 0 or work.round >= work.epochs or stop.asked):
-                    _save(folder, store, hub, work)
-                if stop.asked and not work.done:
-                    again = shlex.join(["esper", "train", "--resume", str(folder.path)])
-                    raise Interrupted(f"stopped after {work.round} of {work.epochs}; go on with: {again}")
-    finally:
-        if watcher is not None:
-            watcher.stop()
+def _loop(
+    folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work, every: int, progress: Progress | None, stop: Stop
+) -> dict[str, Any]:
+    hub.flush()
+    while not work.done:
+        before = work.round
+        work.run_round(progress)
+        if work.round > before:
+            hub.emit(RoundFinished(round=work.round, rounds=work.rounds))
+        hub.flush()
+        if work.round > before and (work.round % every == 0 or work.round >= work.rounds or stop.asked):
+            _save(folder, store, hub, work)
+        if stop.asked and not work.done:
+            again = shlex.join(["esper", "train", "--resume", str(folder.path)])
+            raise Interrupted(f"stopped after {work.round} of {work.rounds}; go on with: {again}")
     summary = work.end()
+    hub.emit(RunFinished(outcome="finished"))
     hub.flush(fsync=True)
     folder.finish(summary)
     folder.log("finished")
@@ -262,24 +248,27 @@ def _loop(folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work, every
 def _save(folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work) -> None:
     # The position first: everything up to it is then on the disk before a checkpoint says so.
     position = hub.position()
-    name = store.save(work.round, {"session": work.state(), "telemetry": position})
+    name = store.save(work.round, {"work": work.state(), "telemetry": position})
     folder.log(f"saved {name}")
 
 
 @contextmanager
 def stop_on_signal() -> Iterator[Stop]:
-    """Ctrl-C and SIGTERM ask for a stop at the end of the epoch; a second Ctrl-C stops at once."""
+    """Ctrl-C, SIGTERM and a terminal that is closed ask for a stop at the end of the round; a second Ctrl-C stops at once."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop  # only the main thread may handle signals
         return
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if stop.asked:
+        if stop.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
-        stop.asked = True
+        if not stop.asked:
+            stop.asked = True
+            with suppress(OSError):  # nobody may be left to read it
+                os.write(2, b"\nesper: stopping after this round, with a checkpoint; Ctrl-C again stops at once\n")
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield stop
     finally:

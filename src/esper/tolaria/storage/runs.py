@@ -99,14 +99,19 @@ class RunFolder:
         return cls(path, lock, id, command, made_root=made_root)
 
     @classmethod
-    def open(cls, path: Path) -> Self:
-        """Go on with a run that was interrupted, or that has not begun. Raises RunError for anything else."""
+    def open(cls, path: Path, extend: bool = False) -> Self:
+        """Go on with a run that was interrupted, or that has not begun; with `extend`, also a finished one, which it then no longer is.
+
+        Raises RunError for anything else.
+        """
         marker = _marker(path)
         try:
             lock = _lock(path)
         except OSError as error:
             raise RunError(f"the run folder {path} cannot be opened: {error.strerror}") from error
-        if (path / _SUMMARY).exists():
+        if extend:
+            (path / _SUMMARY).unlink(missing_ok=True)
+        elif (path / _SUMMARY).exists():
             os.close(lock)
             raise RunError(f"the run {path} is finished: there is nothing to resume")
         remove_unfinished(path)
