@@ -86,7 +86,7 @@ class Watched:
         if name == "still":
             copy.model.host_meter.reset()
             for slot in copy.model.slots.values():
-                slot.meter.reset()  # type: ignore[union-attr, operator]
+                slot.meter.reset()
             (again,) = SerialEngine().run_epoch([copy])
             known = ("epoch", "steps", "learning_rate", "initial_learning_rate", "rollbacks")
             return replace(again, **{each: getattr(report, each) for each in known})

@@ -56,7 +56,7 @@ def grow(host: nn.Module | None = None, *, example: Tensor = IMAGES, **settings:
 
 
 def slot_of(net: Growable, id: str) -> Slot:
-    return net._by_id[id]
+    return net.slots[id]
 
 
 def seed_of(net: Growable, id: str) -> Seed:
@@ -223,7 +223,7 @@ def whole_life(net: Growable, optimizer: optim.Optimizer, between: Callable[[], 
 def everything(net: Growable, *optimizers: optim.Optimizer) -> list[bytes]:
     """All that a refused command must leave alone, as bytes: the network's state, the optimisers', the random stream. Not the journal,
     in which a gate's refusal is written."""
-    parts: list[Any] = [*net.state_dict().items(), torch.get_rng_state(), [slot.form for slot in net._slots()]]
+    parts: list[Any] = [*net.state_dict().items(), torch.get_rng_state(), [slot.form for slot in net.slots.values()]]
     parts += [(id(p), p.grad) for p in net.parameters()]
     for optimizer in optimizers:
         state = optimizer.state_dict()

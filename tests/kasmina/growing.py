@@ -84,7 +84,7 @@ def measure(net: Growable, specimen: Specimen) -> None:
     net.zero_grad()
     with torch.random.fork_rng():
         loss_of(run(net, specimen.example())).backward()
-        if any(slot.isolation == "shadow" for slot in net._slots()):
+        if any(slot.isolation == "shadow" for slot in net.slots.values()):
             net.shadow_backward(lambda: loss_of(run(net, specimen.example())))
     nn.utils.clip_grad_norm_(net.parameters(), 1.0)
     net.measure_gradients()
@@ -95,7 +95,7 @@ def measure(net: Growable, specimen: Specimen) -> None:
 def unlike_birth(net: Growable) -> Growable:
     """Moves the seeds well away from the identity that they are born as."""
     generator = torch.Generator().manual_seed(3)
-    for slot in net._slots():
+    for slot in net.slots.values():
         for parameter in slot.seed_parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
     return net

@@ -84,7 +84,7 @@ def test_without_its_seeds_the_network_is_the_bare_one(specimen: Specimen) -> No
 def test_a_trial_shows_the_seed_at_its_target(target: float) -> None:
     specimen = BY_NAME["mlp"]
     net = unlike_birth(to_training(grow(specimen), specimen, alpha_target=target))
-    slot, example, layers = net._slots()[1], specimen.example(9), plain_mlp()
+    slot, example, layers = list(net.slots.values())[1], specimen.example(9), plain_mlp()
     layers.load_state_dict(net.host.state_dict())
     features = layers[:3](example)
     assert slot.seed is not None

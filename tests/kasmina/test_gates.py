@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from esper.kasmina.gates import GATES, judge
-from esper.leyline import Gate, GateConfig, GateVerdict, GradientStats, SeedReport, Stage, Topology
+from esper.kasmina.gates import GATES, NEXT_GATE, judge
+from esper.leyline import TRANSITIONS, Gate, GateConfig, GateVerdict, GradientStats, SeedReport, Stage, Topology
+from esper.leyline.reports import GATE_BEFORE
 
 STRICT, PERMISSIVE = GateConfig(), GateConfig.permissive()
 HEALTHY = GradientStats(steps=10, norm=0.5, peak=0.4, vanishing=0.0, exploding=0.0, finite=True)
@@ -29,7 +30,6 @@ def report(stage: Stage, **fields: Any) -> SeedReport:
         position=0.5,
         alpha=1.0,
         alpha_target=1.0,
-        initialised=True,
         gradients=HEALTHY,
         gradient_ratio=0.01,
         contribution=1.0,
@@ -40,21 +40,15 @@ def report(stage: Stage, **fields: Any) -> SeedReport:
 
 
 def ask(gate: Gate, config: GateConfig = STRICT, **fields: Any) -> GateVerdict:
-    stages = {
-        Gate.G0: Stage.DORMANT,
-        Gate.G1: Stage.GERMINATED,
-        Gate.G2: Stage.TRAINING,
-        Gate.G3: Stage.BLENDING,
-        Gate.G5: Stage.HOLDING,
-    }
-    return judge(gate, report(fields.pop("stage", stages[gate]), **fields), config)
+    stages = {gate: stage for stage, gate in NEXT_GATE.items()}
+    return judge(gate, report(stages[gate], **fields), config)
 
 
 def gradients(**fields: Any) -> GradientStats:
     return replace(HEALTHY, **fields)
 
 
-@pytest.mark.parametrize("gate", Gate)
+@pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize("config", [STRICT, PERMISSIVE], ids=["strict", "permissive"])
 def test_each_gate_lets_a_seed_pass_that_has_exactly_what_is_asked(gate: Gate, config: GateConfig) -> None:
     verdict = ask(gate, config)
@@ -65,9 +59,6 @@ def test_each_gate_lets_a_seed_pass_that_has_exactly_what_is_asked(gate: Gate, c
 HARM = "trial contribution -1.00 points and 0.40 for chance, at least 0.0 needed"
 REFUSALS = [
     # gate, what is wrong, the one reason given, whether permissive gates refuse it as well
-    (Gate.G0, {"stage": Stage.HOLDING}, "the slot is HOLDING, not DORMANT", True),
-    (Gate.G0, {"initialised": False}, "the blueprint gave no module that fits the slot", True),
-    (Gate.G1, {"initialised": False}, "the seed is not initialised", True),
     (Gate.G1, {"finite": False}, "the seed has parameters that are not finite", True),
     (Gate.G2, {"finite": False}, "the seed has parameters that are not finite", True),
     (Gate.G2, {"epochs_in_stage": 2}, "2 epochs in TRAINING, at least 3 needed", True),
@@ -164,5 +155,6 @@ def test_a_target_of_zero_is_not_full_influence() -> None:
     assert not ask(Gate.G3, alpha=0.0, alpha_target=0.0).passed
 
 
-def test_every_gate_has_a_function_and_the_retired_one_is_gone() -> None:
-    assert set(GATES) == set(Gate) == {Gate.G0, Gate.G1, Gate.G2, Gate.G3, Gate.G5}
+def test_every_gate_but_germination_judges_the_seeds_of_the_stage_before_the_one_it_guards() -> None:
+    assert set(GATES) == set(NEXT_GATE.values()) == set(Gate) - {Gate.G0}
+    assert all(GATE_BEFORE[gate] in TRANSITIONS[stage] for stage, gate in NEXT_GATE.items())

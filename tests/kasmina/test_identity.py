@@ -73,8 +73,8 @@ def test_seeds_in_training_change_no_bit_of_the_host_and_learn(specimen: Specime
     before = copy.deepcopy(net.slots)
     found = train_grown(net, specimen)
     assert differences(train_bare(specimen), found) == []
-    for slot, old in zip(net._slots(), before.values(), strict=True):
-        assert slot.life.stage is Stage.TRAINING
+    for slot, old in zip(net.slots.values(), before.values(), strict=True):
+        assert slot.state.stage is Stage.TRAINING
         assert any(not torch.equal(a, b) for a, b in zip(slot.parameters(), old.parameters(), strict=True)), slot.id
 
 
@@ -98,7 +98,7 @@ def test_eval_mode_gives_the_bits_of_the_bare_model(specimen: Specimen, with_gra
 def test_a_seed_full_of_nan_does_not_reach_the_host(specimen: Specimen) -> None:
     net = to_training(grow(specimen), specimen)
     with torch.no_grad():
-        for slot in net._slots():
+        for slot in net.slots.values():
             for parameter in slot.seed_parameters():
                 parameter.fill_(torch.nan)
     assert differences(train_bare(specimen), train_grown(net, specimen)) == []

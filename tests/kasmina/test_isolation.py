@@ -91,7 +91,7 @@ def test_straight_through_is_the_host_with_the_gradient_of_both() -> None:
 
 def with_seed_by_hand(specimen: Specimen, net: Growable, blend: Callable[[Tensor, nn.Module], Tensor]) -> dict[str, Tensor]:
     """The host's gradients when its first slot computes `blend(h, seed)`, without any of the machinery."""
-    model, seed = specimen.model(), copy.deepcopy(net._slots()[0].seed)
+    model, seed = specimen.model(), copy.deepcopy(next(iter(net.slots.values())).seed)
     assert seed is not None
     model.get_submodule(specimen.slots[0]).register_forward_hook(lambda module, args, output: blend(output, seed))
     torch.manual_seed(0)
@@ -158,7 +158,7 @@ def test_from_blending_on_the_host_learns_through_the_seed(specimen: Specimen) -
 def exploding(specimen: Specimen) -> Growable:
     net = to_training(grow(specimen), specimen)
     with torch.no_grad():
-        for slot in net._slots():
+        for slot in net.slots.values():
             slot.seed.gamma.fill_(1e6)  # type: ignore[union-attr]
     torch.manual_seed(0)
     loss_of(run(net, specimen.example())).backward()
@@ -181,7 +181,7 @@ def test_clipping_apart_keeps_the_host_from_an_exploding_seed(specimen: Specimen
     assert far(gradients(together.host), expected), "clipped together, the seed should scale the host's step"
     apart.clip_gradients(0.1)
     assert all(identical(grad, expected[name]) for name, grad in gradients(apart.host).items())
-    for slot in apart._slots():
+    for slot in apart.slots.values():
         norm = torch.stack([p.grad.norm() for p in slot.seed_parameters() if p.grad is not None]).norm()
         assert norm.item() <= 0.1 * (1 + 1e-4)
         assert apart.report(slot.id).gradients.peak > 10.0  # type: ignore[union-attr]  # measured before it was clipped
@@ -207,7 +207,7 @@ def test_a_shadow_pass_gives_seeds_the_gradient_of_the_blended_network(specimen:
     assert loss is not None
     assert not loss.requires_grad
     torch.testing.assert_close(loss, expected_loss.detach())
-    for slot, other in zip(net._slots(), reference._slots(), strict=True):
+    for slot, other in zip(net.slots.values(), reference.slots.values(), strict=True):
         for (name, found), expected in zip(_named(slot), _named(other), strict=True):
             assert found.grad is not None, name
             assert expected[1].grad is not None
@@ -225,11 +225,11 @@ def test_a_shadow_pass_leaves_the_host_alone(specimen: Specimen) -> None:
     loss_of(run(net, specimen.example())).backward()
     buffers = {name: (id(buffer), buffer.clone()) for name, buffer in net.host.named_buffers()}
     before, random = gradients(net.host), torch.get_rng_state()
-    assert all(p.grad is None for slot in net._slots() for p in slot.parameters()), "an ordinary pass has no seed in it"
+    assert all(p.grad is None for slot in net.slots.values() for p in slot.parameters()), "an ordinary pass has no seed in it"
     net.shadow_backward(lambda: loss_of(run(net, specimen.example())))
-    once = [p.grad.clone() for slot in net._slots() for p in slot.parameters() if p.grad is not None]
+    once = [p.grad.clone() for slot in net.slots.values() for p in slot.parameters() if p.grad is not None]
     net.shadow_backward(lambda: loss_of(run(net, specimen.example())))
-    twice = [p.grad for slot in net._slots() for p in slot.parameters() if p.grad is not None]
+    twice = [p.grad for slot in net.slots.values() for p in slot.parameters() if p.grad is not None]
     assert once
     for a, b in zip(once, twice, strict=True):
         torch.testing.assert_close(2 * a, b)
@@ -284,7 +284,7 @@ def test_the_gate_of_a_seed_in_a_shadow_pass_is_clipped_with_it() -> None:
     net = unlike_birth(to_training(grow(specimen, isolation="shadow"), specimen, [Style.GATED]))
     net.shadow_backward(lambda: 1e4 * loss_of(run(net, specimen.example())))
     net.clip_gradients(0.1)
-    for slot in net._slots():
+    for slot in net.slots.values():
         assert slot.gating is not None
         norm = torch.stack([p.grad.norm() for p in slot.seed_parameters() if p.grad is not None]).norm()
         assert 0.09 < norm.item() <= 0.1001

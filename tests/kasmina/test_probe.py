@@ -263,7 +263,7 @@ def test_an_unclear_layout_can_be_stated(stated: Topology | str, width: int) -> 
     net.germinate("raw", names(Topology(stated))[-1])
     net.advance("raw")
     net(EXAMPLE).sum().backward()
-    assert all(p.grad is not None for p in net._slots()[0].seed_parameters())
+    assert all(p.grad is not None for p in next(iter(net.slots.values())).seed_parameters())
 
 
 # Proposals

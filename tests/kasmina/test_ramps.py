@@ -135,7 +135,7 @@ def test_a_live_seed_can_be_removed_at_once(stage: Stage) -> None:
     assert changes(net) == [(stage, Stage.PRUNED)]
     assert isinstance(net.journal[0], StageChanged)
     assert net.journal[0].parameters == parameters
-    assert (mix(net).alpha, mix(net).alpha_target, mix(net).initialised) == (0.0, 0.0, False)
+    assert (mix(net).alpha, mix(net).alpha_target, mix(net).parameters) == (0.0, 0.0, 0)
     assert net.parameter_count() == sum(p.numel() for p in net.host.parameters())
 
 

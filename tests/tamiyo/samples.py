@@ -24,7 +24,7 @@ def seed(slot: str = "r0c0", stage: Stage = Stage.DORMANT, **fields: Any) -> See
     plain: dict[str, Any] = {"previous_stage": Stage.UNKNOWN, "epochs_in_stage": 0, "age": 0, "topology": Topology.MAP2D, "width": 8}
     plain |= {"position": 0.5, "host_parameters": 1000}
     if stage in OCCUPIED:
-        plain |= {"blueprint": "conv_light", "tempo": 3, "alpha_target": 1.0, "parameters": 600, "initialised": True}
+        plain |= {"blueprint": "conv_light", "tempo": 3, "alpha_target": 1.0, "parameters": 600}
     return SeedReport(slot=slot, stage=stage, **(plain | fields))
 
 

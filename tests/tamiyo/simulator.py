@@ -157,7 +157,7 @@ class SimulatedHost:
             case Op.GERMINATE:
                 cost = COSTS[decision.blueprint]
                 choices = {"style": decision.style, "tempo": decision.tempo, "alpha_target": decision.alpha_target}
-                self._enter(i, Stage.GERMINATED, blueprint=decision.blueprint, age=0, parameters=cost, initialised=True, **choices)
+                self._enter(i, Stage.GERMINATED, blueprint=decision.blueprint, age=0, parameters=cost, **choices)
                 self.germinated += 1
                 self.ripeness[i] = 0.0
             case Op.ADVANCE:

@@ -81,7 +81,7 @@ def test_a_host_grows_through_the_compiler_s_own_autograd() -> None:
     for each in (host, usual):
         grow_to(each, Stage.BLENDING, "r0c0", "conv_small")
     reports = [epoch(each)[0] for each in (host, usual)]
-    assert host.model._slot("r0c0").form is Form.BLENDED
+    assert host.model.slots["r0c0"].form is Form.BLENDED
     assert reports[0].train_loss == pytest.approx(reports[1].train_loss, rel=1e-3)
     torch.compiler.reset()
 

@@ -27,7 +27,7 @@ def poison(module: nn.Module) -> None:
 
 
 def seed_of(host: Host, slot: str) -> nn.Module:
-    seed = host.model._slot(slot).seed
+    seed = host.model.slots[slot].seed
     assert seed is not None
     return seed
 

@@ -109,7 +109,7 @@ def test_interactions_of_pairs_follow_from_four_separate_passes() -> None:
 def test_measuring_changes_nothing(grown: Host) -> None:
     model = grown.model
     modes = [module.training for module in model.modules()]
-    forms = [(slot.form, slot.share) for slot in model._slots()]
+    forms = [(slot.form, slot.share) for slot in model.slots.values()]
     looked(grown)  # what is recorded about the seeds is the last measurement
     before, stream = bits(grown.state()), torch.get_rng_state()
     evaluate(model, model, grown.task, grown.data.val, 10, 512, configurations([*STAGES][:4], [*STAGES][:2], ["r0c2"], "full", 0))
@@ -117,12 +117,12 @@ def test_measuring_changes_nothing(grown: Host) -> None:
     assert bits(grown.state()) == before
     assert torch.equal(torch.get_rng_state(), stream)
     assert [module.training for module in model.modules()] == modes
-    assert [(slot.form, slot.share) for slot in model._slots()] == forms
+    assert [(slot.form, slot.share) for slot in model.slots.values()] == forms
 
 
 def test_a_failing_evaluation_leaves_the_model_as_it_was(grown: Host) -> None:
     model, before = grown.model, bits(grown.state())
-    forms = [(slot.form, slot.share) for slot in model._slots()]
+    forms = [(slot.form, slot.share) for slot in model.slots.values()]
 
     def fail(*args: Any) -> Tensor:
         raise ZeroDivisionError
@@ -130,7 +130,7 @@ def test_a_failing_evaluation_leaves_the_model_as_it_was(grown: Host) -> None:
     with pytest.raises(ZeroDivisionError):
         evaluated(grown, run=fail)
     assert bits(grown.state()) == before
-    assert [(slot.form, slot.share) for slot in model._slots()] == forms
+    assert [(slot.form, slot.share) for slot in model.slots.values()] == forms
     assert model.training
 
 

@@ -10,140 +10,116 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from enum import IntEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from esper.kasmina.alpha import FIRST_CURVE, Ramp
 from esper.kasmina.attach.probe import evaluating, untouched
-from esper.kasmina.gates import judge
+from esper.kasmina.blending import Gating
+from esper.kasmina.gates import NEXT_GATE, judge
 from esper.kasmina.seed_state import SeedState
 from esper.kasmina.slot import Slot
 from esper.leyline.actions import Curve, Style
 from esper.leyline.errors import BlueprintError, ConfigError, GateError, TransitionError, unknown
 from esper.leyline.events import AlphaRetargeted, Event, GateChecked, StageChanged
-from esper.leyline.reports import Gate, GateConfig, GateVerdict, LifecycleConfig, SeedReport
-from esper.leyline.stages import LIVE, Stage, check_transition
+from esper.leyline.reports import GATE_BEFORE, Gate, GateConfig, GateVerdict, LifecycleConfig, SeedReport
+from esper.leyline.stages import Stage, check_transition
 
 Report = Callable[[Slot], SeedReport]
 E = TypeVar("E", bound=IntEnum)
 
 
-def germinate(
-    slot: Slot, blueprint: str, *, style: Style, tempo: int, alpha_target: float, stream: int, report: Report, gates: GateConfig
-) -> list[Event]:
-    """DORMANT to GERMINATED: build the seed from `blueprint`, through G0. `stream` seeds its initial values."""
-    check_transition(slot.id, slot.life.stage, Stage.GERMINATED)
+def germinate(slot: Slot, blueprint: str, *, style: Style, tempo: int, alpha_target: float, stream: int) -> list[Event]:
+    """DORMANT to GERMINATED, which is gate G0: build the seed from `blueprint` and try it. `stream` seeds its initial values."""
+    check_transition(slot.id, slot.state.stage, Stage.GERMINATED)
     style = _member(Style, style)
-    _check_tempo(tempo)
+    _check_epochs("tempo", tempo, 1)
     alpha_target = _alpha(alpha_target)
-    count = slot.life.germinations
-    seed, gating = slot.build(blueprint, style, _stream(stream, slot.id, count))
-    _check_shape(slot, seed, blueprint)
-    verdict = judge(Gate.G0, replace(report(slot), initialised=True), gates)
-    assert verdict.passed, f"{slot.id}: G0 refused after its checks passed: {verdict}"
-    life = slot.life.enter(
-        slot.id, Stage.GERMINATED, blueprint=blueprint, style=style, tempo=tempo, alpha_target=alpha_target, age=0, germinations=count + 1
-    )
-    events = [gate_event(verdict), _stage_event(slot, life.stage, "germinate", blueprint, sum(p.numel() for p in seed.parameters()))]
-    slot.install(seed, gating)
-    slot.life = life
-    slot.settle()
-    return events
+    count = slot.state.germinations
+    modules = slot.build(blueprint, style, _stream(stream, slot.id, count))
+    _check_shape(slot, modules[0], blueprint)
+    choices = {"blueprint": blueprint, "style": style, "tempo": tempo, "alpha_target": alpha_target}
+    state = slot.state.enter(slot.id, Stage.GERMINATED, age=0, germinations=count + 1, **choices)
+    size = sum(p.numel() for p in modules[0].parameters())
+    event = replace(_stage_event(slot, state.stage, "germinate"), blueprint=blueprint, parameters=size)
+    slot.become(state, modules)
+    return [GateChecked(gate=Gate.G0, slot=slot.id, passed=True, reasons=()), event]
 
 
 def advance(slot: Slot, *, report: Report, gates: GateConfig, cause: str = "advance") -> list[Event]:
     """One stage on, through its gate: GERMINATED to TRAINING to BLENDING to HOLDING. Raises GateError with the reasons when refused."""
-    steps = {
-        Stage.GERMINATED: (Gate.G1, Stage.TRAINING),
-        Stage.TRAINING: (Gate.G2, Stage.BLENDING),
-        Stage.BLENDING: (Gate.G3, Stage.HOLDING),
-    }
-    if slot.life.stage not in steps:
-        raise TransitionError(f"slot {slot.id!r} is {slot.life.stage.name}; only GERMINATED, TRAINING and BLENDING can advance")
-    if slot.life.pruning:
+    state = slot.state
+    if state.stage not in (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING):
+        raise TransitionError(f"slot {slot.id!r} is {state.stage.name}; only GERMINATED, TRAINING and BLENDING can advance")
+    if state.pruning:
         raise TransitionError(f"slot {slot.id!r} is being ramped down to be pruned; it cannot advance")
-    gate, stage = steps[slot.life.stage]
+    gate = NEXT_GATE[state.stage]
     verdict = require(judge(gate, report(slot), gates))
-    life = slot.life.enter(slot.id, stage)
-    if stage is Stage.BLENDING:
-        life = replace(life, ramp=Ramp(start=0.0, target=life.alpha_target, epochs=life.tempo, curve=FIRST_CURVE[life.style]))
-    return [gate_event(verdict), _enter(slot, life, cause)]
+    state = state.enter(slot.id, GATE_BEFORE[gate])
+    if state.stage is Stage.BLENDING:
+        state = replace(state, ramp=Ramp(start=0.0, target=state.alpha_target, epochs=state.tempo, curve=FIRST_CURVE[state.style]))
+    return [gate_event(verdict), _enter(slot, state, cause)]
 
 
 def set_alpha_target(slot: Slot, target: float, *, speed: int, curve: Curve, style: Style | None, stream: int) -> list[Event]:
     """Send alpha of a BLENDING or HOLDING seed to a new target, at once (speed 0) or in `speed` epochs; optionally in another style."""
-    if slot.life.stage not in (Stage.BLENDING, Stage.HOLDING):
-        raise TransitionError(f"slot {slot.id!r} is {slot.life.stage.name}; only BLENDING and HOLDING have an alpha to retarget")
-    if slot.life.ramp_left > 0:
-        raise TransitionError(f"slot {slot.id!r}: alpha is still on its way to {slot.life.alpha_target}, {slot.life.ramp_left} epochs left")
+    state = slot.state
+    if state.stage not in (Stage.BLENDING, Stage.HOLDING):
+        raise TransitionError(f"slot {slot.id!r} is {state.stage.name}; only BLENDING and HOLDING have an alpha to retarget")
+    if state.ramp_left > 0:
+        raise TransitionError(f"slot {slot.id!r}: alpha is still on its way to {state.alpha_target}, {state.ramp_left} epochs left")
     target = _alpha(target)
-    _check_speed(speed)
-    style = slot.life.style if style is None else _member(Style, style)
+    _check_epochs("speed", speed, 0)
+    style = state.style if style is None else _member(Style, style)
+    ramp = Ramp(start=state.alpha, target=target, epochs=speed, curve=_member(Curve, curve))
     gating = slot.gating if style is Style.GATED else None
     if style is Style.GATED and gating is None:
-        gating = slot.build_gating(_stream(stream, slot.id, -slot.life.germinations))
-    ramp = Ramp(start=slot.life.alpha, target=target, epochs=speed, curve=_member(Curve, curve))
-    life = slot.life
-    events: list[Event] = []
-    if life.stage is Stage.HOLDING:
-        life = life.enter(slot.id, Stage.BLENDING)
-        events.append(_stage_event(slot, Stage.BLENDING, "set_alpha_target", life.blueprint, _size(slot)))
-    slot.install(slot.seed, gating)
-    slot.life = replace(life, ramp=ramp, alpha_target=target, style=style)
-    slot.settle()
-    return [*events, AlphaRetargeted(slot=slot.id, alpha=ramp.start, target=target, epochs=speed, curve=ramp.curve)]
+        gating = slot.build_gating(_stream(stream, slot.id, -state.germinations))
+    return _send_alpha(slot, ramp, "set_alpha_target", gating, style=style)
 
 
 def prune(slot: Slot, *, speed: int = 0, curve: Curve = Curve.LINEAR, cause: str = "prune") -> list[Event]:
     """Remove a live seed: at once, or by a ramp of alpha down to 0 that ends in PRUNED. A seed without influence goes at once."""
-    life = slot.life
-    _check_speed(speed)
+    state = slot.state
+    _check_epochs("speed", speed, 0)
     curve = _member(Curve, curve)
-    if life.stage not in LIVE:
-        check_transition(slot.id, life.stage, Stage.PRUNED)
-    if speed == 0 or life.alpha == 0.0:
+    check_transition(slot.id, state.stage, Stage.PRUNED)
+    if speed == 0 or state.alpha == 0.0:
         return [_remove(slot, cause)]
-    if life.pruning:
-        raise TransitionError(f"slot {slot.id!r} is already being ramped down, {life.ramp_left} epochs left; prune at once with speed 0")
-    ramp = Ramp(start=life.alpha, target=0.0, epochs=speed, curve=curve)
-    events: list[Event] = []
-    if life.stage is Stage.HOLDING:
-        life = life.enter(slot.id, Stage.BLENDING)
-        events.append(_stage_event(slot, Stage.BLENDING, cause, life.blueprint, _size(slot)))
-    slot.life = replace(life, ramp=ramp, alpha_target=0.0, pruning=True)
-    slot.settle()
-    return [*events, AlphaRetargeted(slot=slot.id, alpha=ramp.start, target=0.0, epochs=speed, curve=ramp.curve)]
+    if state.pruning:
+        raise TransitionError(f"slot {slot.id!r} is already being ramped down, {state.ramp_left} epochs left; prune at once with speed 0")
+    return _send_alpha(slot, Ramp(start=state.alpha, target=0.0, epochs=speed, curve=curve), cause, slot.gating, pruning=True)
 
 
 def fossilize(slot: Slot, *, report: Report, gates: GateConfig) -> list[Event]:
     """HOLDING to FOSSILIZED, through G5: the seed is part of the network for good."""
-    check_transition(slot.id, slot.life.stage, Stage.FOSSILIZED)
+    check_transition(slot.id, slot.state.stage, Stage.FOSSILIZED)
     verdict = require(judge(Gate.G5, report(slot), gates))
-    life = slot.life.enter(slot.id, Stage.FOSSILIZED)
-    return [gate_event(verdict), _enter(slot, life, "fossilize")]
+    state = slot.state.enter(slot.id, Stage.FOSSILIZED)
+    return [gate_event(verdict), _enter(slot, state, "fossilize")]
 
 
 def tick(slot: Slot, *, report: Report, gates: GateConfig, config: LifecycleConfig) -> list[Event]:
     """Begin the next epoch: what moves by itself (alpha, ramps, embargo, reset; with auto_advance G1 and G3), then the counts."""
     events: list[Event] = []
-    life = slot.life
-    if life.stage is Stage.PRUNED:
-        events.append(_enter(slot, life.enter(slot.id, Stage.EMBARGOED), "tick"))
-    elif life.stage is Stage.EMBARGOED and life.epochs_in_stage >= config.embargo_epochs:
-        events.append(_enter(slot, life.enter(slot.id, Stage.RESETTING), "tick"))
-    elif life.stage is Stage.RESETTING and life.epochs_in_stage >= config.reset_epochs:
-        check_transition(slot.id, life.stage, Stage.DORMANT)
-        events.append(_enter(slot, life.emptied(Stage.DORMANT), "tick"))
-    elif life.stage is Stage.GERMINATED and config.auto_advance:
-        events += _try_advance(slot, Gate.G1, report, gates)
-    elif life.ramp is not None and life.stage is Stage.BLENDING:
-        if not life.ramp.done:
-            slot.life = replace(life, ramp=life.ramp.step())
-            slot.settle()
-        if slot.life.ramp_left == 0:
-            events += _ramp_ended(slot, report, gates, config)
+    state = slot.state
+    if state.stage is Stage.PRUNED:
+        events.append(_enter(slot, state.enter(slot.id, Stage.EMBARGOED), "tick"))
+    elif state.stage is Stage.EMBARGOED and state.epochs_in_stage >= config.embargo_epochs:
+        events.append(_enter(slot, state.enter(slot.id, Stage.RESETTING), "tick"))
+    elif state.stage is Stage.RESETTING and state.epochs_in_stage >= config.reset_epochs:
+        events.append(_enter(slot, state.emptied(), "tick"))
+    elif state.stage is Stage.GERMINATED and config.auto_advance:
+        events += _try_advance(slot, report, gates)
+    elif state.ramp is not None and state.stage is Stage.BLENDING:
+        if not state.ramp.done:
+            slot.become(replace(state, ramp=state.ramp.step()))
+        if slot.state.ramp_left == 0 and state.pruning:
+            events.append(_remove(slot, "end of ramp"))
+        elif slot.state.ramp_left == 0 and config.auto_advance and state.alpha_target == 1.0:
+            events += _try_advance(slot, report, gates)
     _count(slot)
     return events
 
@@ -160,50 +136,43 @@ def gate_event(verdict: GateVerdict) -> GateChecked:
     return GateChecked(gate=verdict.gate, slot=verdict.slot, passed=verdict.passed, reasons=verdict.reasons)
 
 
-def _try_advance(slot: Slot, gate: Gate, report: Report, gates: GateConfig) -> list[Event]:
-    verdict = judge(gate, report(slot), gates)
+def _try_advance(slot: Slot, report: Report, gates: GateConfig) -> list[Event]:
+    verdict = judge(NEXT_GATE[slot.state.stage], report(slot), gates)
     return advance(slot, report=report, gates=gates, cause="tick") if verdict.passed else [gate_event(verdict)]
-
-
-def _ramp_ended(slot: Slot, report: Report, gates: GateConfig, config: LifecycleConfig) -> list[Event]:
-    if slot.life.pruning:
-        return [_remove(slot, "end of ramp")]
-    if config.auto_advance and slot.life.alpha_target == 1.0:
-        return _try_advance(slot, Gate.G3, report, gates)
-    return []
 
 
 def _count(slot: Slot) -> None:
     """The epoch that begins counts for the stage it is spent in; a slot without a seed has no age."""
-    life = slot.life
-    if life.stage is Stage.DORMANT:
-        return
-    slot.life = replace(life, epochs_in_stage=life.epochs_in_stage + 1, age=life.age + 1, contribution_age=life.contribution_age + 1)
+    state = slot.state
+    if state.stage is not Stage.DORMANT:
+        age, measured = state.age + 1, state.contribution_age + 1
+        slot.state = replace(state, epochs_in_stage=state.epochs_in_stage + 1, age=age, contribution_age=measured)
 
 
-def _enter(slot: Slot, life: SeedState, cause: str) -> Event:
-    event = _stage_event(slot, life.stage, cause, slot.life.blueprint, _size(slot))
-    slot.life = life
-    slot.settle()
+def _enter(slot: Slot, state: SeedState, cause: str) -> Event:
+    event = _stage_event(slot, state.stage, cause)
+    slot.become(state)
     return event
 
 
 def _remove(slot: Slot, cause: str) -> Event:
-    life = slot.life.enter(slot.id, Stage.PRUNED, ramp=None, pruning=False, alpha_target=0.0)
-    event = _stage_event(slot, life.stage, cause, life.blueprint, _size(slot))
-    slot.life = life
-    slot.install(None, None)
+    event = _stage_event(slot, Stage.PRUNED, cause)
+    slot.become(slot.state.enter(slot.id, Stage.PRUNED, ramp=None, pruning=False, alpha_target=0.0), (None, None))
     slot.meter.reset()
-    slot.settle()
     return event
 
 
-def _stage_event(slot: Slot, after: Stage, cause: str, blueprint: str, parameters: int) -> StageChanged:
-    return StageChanged(slot=slot.id, before=slot.life.stage, after=after, cause=cause, blueprint=blueprint, parameters=parameters)
+def _send_alpha(slot: Slot, ramp: Ramp, cause: str, gating: Gating | None, **changes: Any) -> list[Event]:
+    """Set alpha on its way, for which a HOLDING seed goes back to BLENDING."""
+    events: list[Event] = [] if slot.state.stage is Stage.BLENDING else [_enter(slot, slot.state.enter(slot.id, Stage.BLENDING), cause)]
+    slot.become(replace(slot.state, ramp=ramp, alpha_target=ramp.target, **changes), (slot.seed, gating))
+    return [*events, AlphaRetargeted(slot=slot.id, alpha=ramp.start, target=ramp.target, epochs=ramp.epochs, curve=ramp.curve)]
 
 
-def _size(slot: Slot) -> int:
-    return sum(p.numel() for p in slot.seed_parameters())
+def _stage_event(slot: Slot, after: Stage, cause: str) -> StageChanged:
+    """The step from the present stage to another, told before it is taken."""
+    state = slot.state
+    return StageChanged(slot=slot.id, before=state.stage, after=after, cause=cause, blueprint=state.blueprint, parameters=slot.size())
 
 
 def _stream(seed: int, slot: str, count: int) -> int:
@@ -240,11 +209,6 @@ def _alpha(target: float) -> float:
     return float(target)
 
 
-def _check_tempo(tempo: int) -> None:
-    if isinstance(tempo, bool) or not isinstance(tempo, int) or tempo < 1:
-        raise ConfigError(f"a tempo is a whole number of epochs, at least 1, found {tempo!r}")
-
-
-def _check_speed(speed: int) -> None:
-    if isinstance(speed, bool) or not isinstance(speed, int) or speed < 0:
-        raise ConfigError(f"a speed is a whole number of epochs, 0 for at once, found {speed!r}")
+def _check_epochs(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"a {name} is a whole number of epochs, {'at least 1' if least else '0 for at once'}, found {value!r}")

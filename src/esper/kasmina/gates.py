@@ -7,25 +7,11 @@ from collections.abc import Callable
 from esper.leyline.reports import Gate, GateConfig, GateVerdict, SeedReport
 from esper.leyline.stages import Stage
 
-
-def g0(report: SeedReport, config: GateConfig) -> list[str]:
-    """Before germination: the slot is empty, and a module of the right shape was built for it."""
-    failures = []
-    if report.stage is not Stage.DORMANT:
-        failures.append(f"the slot is {report.stage.name}, not DORMANT")
-    if not report.initialised:
-        failures.append("the blueprint gave no module that fits the slot")
-    return failures
-
+NOT_FINITE = "the seed has parameters that are not finite"
 
 def g1(report: SeedReport, config: GateConfig) -> list[str]:
-    """Before TRAINING: the seed exists and its parameters are finite."""
-    failures = []
-    if not report.initialised:
-        failures.append("the seed is not initialised")
-    if not report.finite:
-        failures.append("the seed has parameters that are not finite")
-    return failures
+    """Before TRAINING: the seed's parameters are finite."""
+    return [] if report.finite else [NOT_FINITE]
 
 
 def g2(report: SeedReport, config: GateConfig) -> list[str]:
@@ -72,9 +58,7 @@ def g5(report: SeedReport, config: GateConfig) -> list[str]:
 
 
 def _health(report: SeedReport, config: GateConfig) -> list[str]:
-    failures = []
-    if not report.finite:
-        failures.append("the seed has parameters that are not finite")
+    failures = [] if report.finite else [NOT_FINITE]
     if report.gradients is None:
         failures.append("gradients not measured")
         return failures
@@ -87,7 +71,11 @@ def _health(report: SeedReport, config: GateConfig) -> list[str]:
     return failures
 
 
-GATES: dict[Gate, Callable[[SeedReport, GateConfig], list[str]]] = {Gate.G0: g0, Gate.G1: g1, Gate.G2: g2, Gate.G3: g3, Gate.G5: g5}
+GATES: dict[Gate, Callable[[SeedReport, GateConfig], list[str]]] = {Gate.G1: g1, Gate.G2: g2, Gate.G3: g3, Gate.G5: g5}
+"""Those that judge a seed. G0 is the germination itself, which raises for a slot or a blueprint that does not fit."""
+
+NEXT_GATE: dict[Stage, Gate] = {Stage.GERMINATED: Gate.G1, Stage.TRAINING: Gate.G2, Stage.BLENDING: Gate.G3, Stage.HOLDING: Gate.G5}
+"""The gate that lies ahead of a seed, by its stage."""
 
 
 def judge(gate: Gate, report: SeedReport, config: GateConfig) -> GateVerdict:

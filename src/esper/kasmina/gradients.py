@@ -13,6 +13,8 @@ from esper.leyline.reports import EXPLODING_NORM, VANISHING_NORM, GradientStats
 
 MAX_RATIO = 10.0
 MIN_HOST_NORM = 1e-8
+SUMS = 6
+"""Figures that a meter keeps."""
 
 
 class Scale(NamedTuple):
@@ -33,7 +35,7 @@ class GradientMeter(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("sums", torch.zeros(6))
+        self.register_buffer("sums", torch.zeros(SUMS))
 
     @torch.no_grad()
     def add(self, parameters: Sequence[nn.Parameter], scale: Scale | None = None) -> Tensor | None:
@@ -60,18 +62,8 @@ class GradientMeter(nn.Module):
         return total
 
     def read(self) -> GradientStats | None:
-        """The statistics so far; None before the first step. The only place that waits for the device."""
-        steps, norm, vanishing, exploding, broken, peak = self.sums.tolist()
-        if steps == 0:
-            return None
-        return GradientStats(
-            steps=int(steps),
-            norm=norm / max(1.0, steps - broken),
-            peak=peak,
-            vanishing=vanishing / steps,
-            exploding=exploding / steps,
-            finite=broken == 0,
-        )
+        """The statistics so far; None before the first step. Waits for the device."""
+        return gradient_stats(self.sums.tolist())
 
     def reset(self) -> None:
         """Forget everything, for the next epoch."""
@@ -82,6 +74,21 @@ class GradientMeter(nn.Module):
         super()._apply(fn, recurse)
         self.sums = self.sums.float()
         return self
+
+
+def gradient_stats(sums: Sequence[float]) -> GradientStats | None:
+    """The statistics that a meter's sums, read from the device, stand for; None before the first step."""
+    steps, norm, vanishing, exploding, broken, peak = sums
+    if steps == 0:
+        return None
+    return GradientStats(
+        steps=int(steps),
+        norm=norm / max(1.0, steps - broken),
+        peak=peak,
+        vanishing=vanishing / steps,
+        exploding=exploding / steps,
+        finite=broken == 0,
+    )
 
 
 def tensor_norms(parameters: Sequence[nn.Parameter]) -> Tensor | None:

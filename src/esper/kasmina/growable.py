@@ -14,8 +14,8 @@ from torch import Tensor, nn, optim
 
 from esper.kasmina import commands
 from esper.kasmina.attach.probe import Example, probe, untouched
-from esper.kasmina.gates import judge
-from esper.kasmina.gradients import GradientMeter, Scale
+from esper.kasmina.gates import NEXT_GATE, judge
+from esper.kasmina.gradients import SUMS, GradientMeter, Scale, gradient_stats
 from esper.kasmina.harvest import harvest
 from esper.kasmina.norms import (
     HARVEST_SAMPLES,
@@ -29,12 +29,12 @@ from esper.kasmina.norms import (
 )
 from esper.kasmina.optimizer_groups import Follower, parameter_groups
 from esper.kasmina.showing import forms_of, shared_out, shown_as
-from esper.kasmina.slot import Form, Slot, check_ids, module_name
+from esper.kasmina.slot import FIGURES, Form, Slot, Slots, check_ids
 from esper.kasmina.state import check_state
 from esper.leyline.actions import Curve, Decision, Op, Style
 from esper.leyline.errors import ConfigError, GateError, SlotError, TransitionError, unknown
 from esper.leyline.events import Event
-from esper.leyline.reports import Gate, GateConfig, GateVerdict, Isolation, LifecycleConfig, SeedReport, Topology
+from esper.leyline.reports import GateConfig, GateVerdict, GradientStats, Isolation, LifecycleConfig, SeedReport, Topology
 from esper.leyline.stages import BLENDED, LIVE, OCCUPIED, Stage
 
 Structure = tuple[tuple[Form, Style, str] | None, ...]
@@ -90,10 +90,10 @@ class Growable(nn.Module):
         self.journal: list[Event] = []
         """What has happened to the seeds, oldest first; `drain_journal()` takes it."""
         self.host_meter = GradientMeter()
-        self.slots = nn.ModuleDict({module_name(id): Slot(id, places[path], isolation, checkpoint) for id, path in named.items()})
+        self.slots = Slots(Slot(id, places[path], isolation, checkpoint) for id, path in named.items())
+        """The slots by id, in the order given."""
         self.host_meter.to(places[next(iter(named.values()))].device)
-        self._by_id: dict[str, Slot] = {slot.id: slot for slot in self._slots()}
-        self._handles = [model.get_submodule(s.place.path).register_forward_hook(s.hook) for s in self._slots()]
+        self._handles = [model.get_submodule(s.place.path).register_forward_hook(s.hook) for s in self.slots.values()]
         self._follower: Follower | None = None
         self._entries: dict[Structure, Callable[..., Any]] = {}
         self._measured = False
@@ -128,20 +128,20 @@ class Growable(nn.Module):
 
     def _structure(self) -> Structure:
         absent = Form.ABSENT
-        return tuple(None if slot.form is absent else (slot.form, slot.life.style, slot.life.blueprint) for slot in self._slots())
+        return tuple(None if slot.form is absent else (slot.form, slot.state.style, slot.state.blueprint) for slot in self.slots.values())
 
     @property
     def slot_ids(self) -> tuple[str, ...]:
         """Ids of the slots, in the order given."""
-        return tuple(self._by_id)
+        return tuple(self.slots)
 
     def at(self, *stages: Stage) -> list[str]:
         """Ids of the slots that are at one of these stages, in order."""
-        return [slot.id for slot in self._slots() if slot.life.stage in stages]
+        return [slot.id for slot in self.slots.values() if slot.state.stage in stages]
 
     def parameter_count(self) -> int:
         """Parameters of the host and of every seed in it now."""
-        return sum(p.numel() for p in self.host.parameters()) + sum(r.parameters for r in self.reports())
+        return sum(p.numel() for p in self.parameters())
 
     # Commands
 
@@ -149,8 +149,8 @@ class Growable(nn.Module):
         self, slot: str, blueprint: str, *, style: Style | str = Style.LINEAR_ADD, tempo: int = 5, alpha_target: float = 1.0
     ) -> None:
         """Create a seed in an empty slot. See `esper blueprints` for what can grow where."""
-        args = {"style": style, "tempo": tempo, "alpha_target": alpha_target, "stream": self.growth_seed}
-        self._command(slot, commands.germinate, blueprint, **args, report=self._report, gates=self.gates)
+        choices = {"style": style, "tempo": tempo, "alpha_target": alpha_target}
+        self._command(slot, commands.germinate, blueprint, **choices, stream=self.growth_seed)
 
     def advance(self, slot: str) -> None:
         """Move a seed one stage on, if its gate agrees: GERMINATED to TRAINING to BLENDING to HOLDING."""
@@ -190,19 +190,25 @@ class Growable(nn.Module):
                     decision.slot, decision.alpha_target, speed=decision.alpha_speed, curve=decision.alpha_curve, style=decision.style
                 )
 
-    def tick(self) -> None:
-        """End the epoch: alpha moves, ramps and embargoes run on, auto_advance takes G1 and G3, gradient statistics start anew."""
-        host, size = self.host_meter.read(), self._host_size()
-        for slot in self._slots():
-            gradients, ratio = slot.gradients(host, size)
-            slot.life = replace(slot.life, gradients=gradients, gradient_ratio=ratio)
+    def tick(self, figures: Sequence[float] | None = None) -> None:
+        """End the epoch: alpha moves, ramps and embargoes run on, auto_advance takes G1 and G3, gradient statistics start anew.
+
+        figures: those of `figures()`, read since the last command; by default they are read here, in one go.
+        """
+        reports = {report.slot: report for report in self.reports(figures)}
+
+        def known(slot: Slot) -> SeedReport:
+            return replace(reports[slot.id], alpha=slot.state.alpha, ramp_left=slot.state.ramp_left)
+
+        for slot in self.slots.values():
+            slot.state = replace(slot.state, gradients=reports[slot.id].gradients, gradient_ratio=reports[slot.id].gradient_ratio)
             slot.meter.reset()
         self.host_meter.reset()
-        for slot in self._slots():
-            self._settled(slot, commands.tick(slot, report=self._report, gates=self.gates, config=self.lifecycle))
+        for slot in self.slots.values():
+            self._settled(slot, commands.tick(slot, report=known, gates=self.gates, config=self.lifecycle))
 
     def _command(self, id: str, command: Callable[..., list[Event]], *args: Any, **kwargs: Any) -> None:
-        slot = self._slot(id)
+        slot = self.slots[id]
         try:
             events = command(slot, *args, **kwargs)
         except GateError:
@@ -222,25 +228,28 @@ class Growable(nn.Module):
 
     def report(self, slot: str) -> SeedReport:
         """All that is known about the seed at one slot."""
-        return self._report(self._slot(slot))
+        return self._report(self.slots[slot])
 
-    def reports(self) -> tuple[SeedReport, ...]:
-        """One report for each slot, in order."""
-        host, size = self.host_meter.read(), self._host_size()
-        return tuple(slot.report(host, size) for slot in self._slots())
+    def figures(self) -> Tensor:
+        """All that reports need from the device, in one tensor of shape (SUMS + FIGURES * slots,): sums of the host's gradients, then for
+        each slot those of its seed's and whether the seed is finite. For an engine that reads those of many models at once."""
+        return self._figures(self.slots.values())
 
-    def verdict(self, slot: str) -> GateVerdict:
-        """What the next gate on the way of this slot's seed would say now. Changes nothing."""
-        report = self.report(slot)
-        following = {
-            Stage.GERMINATED: Gate.G1,
-            Stage.TRAINING: Gate.G2,
-            Stage.BLENDING: Gate.G3,
-            Stage.HOLDING: Gate.G5,
-        }
-        if report.stage not in following:
+    def reports(self, figures: Sequence[float] | None = None) -> tuple[SeedReport, ...]:
+        """One report for each slot, in order. figures: those of `figures()`, read already; by default they are read, which is the only
+        wait for the device."""
+        return self._reports(self.slots.values(), figures)
+
+    def host_gradients(self, figures: Sequence[float] | None = None) -> GradientStats | None:
+        """Gradients of the host in the present epoch; None before its first step. figures: as in `reports`."""
+        return self.host_meter.read() if figures is None else gradient_stats(figures[:SUMS])
+
+    def verdict(self, slot: str, report: SeedReport | None = None) -> GateVerdict:
+        """What the next gate on the way of this slot's seed would say now. Changes nothing. report: the slot's, if it is known already."""
+        report = self.report(slot) if report is None else report
+        if report.stage not in NEXT_GATE:
             raise TransitionError(f"slot {slot!r} is {report.stage.name}; no gate lies ahead of it")
-        return judge(following[report.stage], report, self.gates)
+        return judge(NEXT_GATE[report.stage], report, self.gates)
 
     def record(
         self,
@@ -255,18 +264,18 @@ class Growable(nn.Module):
 
         What else is known of it: its standard error in points, and the same in nats of loss, without the seed minus with it.
         """
-        target = self._slot(slot)
-        life = target.life
+        target = self.slots[slot]
+        state = target.state
         loss = loss if loss is not None and math.isfinite(loss) else None
         if contribution is not None:
-            if life.stage not in BLENDED:
-                raise TransitionError(f"slot {slot!r} is {life.stage.name}; a contribution needs a seed that is blended in")
-            life = replace(life, contribution=float(contribution), contribution_error=error, contribution_loss=loss, contribution_age=0)
+            if state.stage not in BLENDED:
+                raise TransitionError(f"slot {slot!r} is {state.stage.name}; a contribution needs a seed that is blended in")
+            state = replace(state, contribution=float(contribution), contribution_error=error, contribution_loss=loss, contribution_age=0)
         if trial_contribution is not None:
-            if life.stage is not Stage.TRAINING:
-                raise TransitionError(f"slot {slot!r} is {life.stage.name}; a trial is for a seed in TRAINING")
-            life = replace(life, trial_contribution=float(trial_contribution), trial_error=error, trial_loss=loss)
-        target.life = life
+            if state.stage is not Stage.TRAINING:
+                raise TransitionError(f"slot {slot!r} is {state.stage.name}; a trial is for a seed in TRAINING")
+            state = replace(state, trial_contribution=float(trial_contribution), trial_error=error, trial_loss=loss)
+        target.state = state
 
     def drain_journal(self) -> list[Event]:
         """Take what has happened since the last call."""
@@ -283,13 +292,13 @@ class Growable(nn.Module):
         """
         if self._follower is not None and self._follower.optimizer is optimizer:
             return
-        before, self._follower = self._follower, Follower(optimizer, self.host, self._by_id, self._before_step)
+        before, self._follower = self._follower, Follower(optimizer, self.host, self.slots, self._before_step)
         if before is not None:
             before.leave()
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Groups to build an optimiser from: the host's, and one for each slot."""
-        return parameter_groups(self.host, self._slots())
+        return parameter_groups(self.host, self.slots.values())
 
     def measure_gradients(self) -> None:
         """Add the present gradients to the statistics. An optimiser that follows does it at each step while a seed is alive;
@@ -304,13 +313,13 @@ class Growable(nn.Module):
     def _each_norm(self, scale: Scale | None = None) -> list[tuple[list[nn.Parameter], Tensor]]:
         self._measured = True
         metered = [(self.host_meter, list(self.host.parameters()))]
-        metered += [(slot.meter, slot.learning_parameters()) for slot in self._slots() if slot.life.stage in OCCUPIED]
+        metered += [(slot.meter, slot.learning_parameters()) for slot in self.slots.values() if slot.state.stage in OCCUPIED]
         norms = [(parameters, meter.add(parameters, scale)) for meter, parameters in metered if parameters]
         return [(parameters, norm) for parameters, norm in norms if norm is not None]
 
     def _before_step(self, scale: Scale | None) -> None:
         self._frozen = [norm for norm in self._norms if not norm.training]
-        if not self._measured and any(slot.life.stage in LIVE for slot in self._slots()):
+        if not self._measured and any(slot.state.stage in LIVE for slot in self.slots.values()):
             self._each_norm(scale)
         self._measured = False
 
@@ -321,7 +330,7 @@ class Growable(nn.Module):
         running statistics, so that a seed learns what it will be judged by in a trial. Buffers and random streams are left as they were.
         None when no seed is in TRAINING.
         """
-        training = [slot for slot in self._slots() if slot.life.stage is Stage.TRAINING]
+        training = [slot for slot in self.slots.values() if slot.state.stage is Stage.TRAINING]
         if not training:
             return None
         with untouched(self.host), norms_in_eval(self.host), self.trial(*(slot.id for slot in training)):
@@ -341,7 +350,7 @@ class Growable(nn.Module):
 
     def without(self, *slots: str) -> AbstractContextManager[None]:
         """The network as if these slots were empty. Restored on the way out, whatever happens inside."""
-        return shown_as(self._by_id, {self._slot(id).id: Form.ABSENT for id in slots})
+        return shown_as(self.slots, {self.slots[id].id: Form.ABSENT for id in slots})
 
     def bare(self) -> AbstractContextManager[None]:
         """The network as if every slot were empty."""
@@ -350,18 +359,18 @@ class Growable(nn.Module):
     def trial(self, *slots: str) -> AbstractContextManager[None]:
         """The network with these seeds, still in TRAINING, shown at their target alpha."""
         for id in slots:
-            if self._slot(id).life.stage is not Stage.TRAINING:
-                raise TransitionError(f"slot {id!r} is {self._slot(id).life.stage.name}; a trial is for a seed in TRAINING")
-        return shown_as(self._by_id, dict.fromkeys(slots, Form.TRIAL))
+            if self.slots[id].state.stage is not Stage.TRAINING:
+                raise TransitionError(f"slot {id!r} is {self.slots[id].state.stage.name}; a trial is for a seed in TRAINING")
+        return shown_as(self.slots, dict.fromkeys(slots, Form.TRIAL))
 
     def showing(self, on: Collection[str]) -> AbstractContextManager[None]:
         """The network with exactly these slots switched on, a configuration; one in TRAINING is shown at its target alpha."""
-        return shown_as(self._by_id, forms_of(self._by_id, [self._slot(id).id for id in on]))
+        return shown_as(self.slots, forms_of(self.slots, [self.slots[id].id for id in on]))
 
     @contextmanager
     def stacked(self, configurations: Sequence[frozenset[str]], batch: int) -> Iterator[None]:
         """Several configurations in one pass: the input holds `batch` samples for each, one configuration after another."""
-        with self.showing(frozenset[str]().union(*configurations)), shared_out(self._by_id, configurations, batch):
+        with self.showing(frozenset[str]().union(*configurations)), shared_out(self.slots, configurations, batch):
             yield
 
     # Batch norms
@@ -430,18 +439,20 @@ class Growable(nn.Module):
     # Helpers
 
     def _slots(self) -> list[Slot]:
-        return list(self.slots.values())  # type: ignore[arg-type]
-
-    def _slot(self, id: str) -> Slot:
-        if id not in self._by_id:
-            raise unknown("slot", id, self._by_id)
-        return self._by_id[id]
+        return list(self.slots.values())
 
     def _report(self, slot: Slot) -> SeedReport:
-        return slot.report(self.host_meter.read(), self._host_size())
+        return self._reports([slot])[0]
 
-    def _host_size(self) -> int:
-        return sum(p.numel() for p in self.host.parameters())
+    def _reports(self, slots: Collection[Slot], figures: Sequence[float] | None = None) -> tuple[SeedReport, ...]:
+        figures = self._figures(slots).tolist() if figures is None else figures
+        host, size = gradient_stats(figures[:SUMS]), sum(p.numel() for p in self.host.parameters())
+        rows = [figures[start : start + FIGURES] for start in range(SUMS, len(figures), FIGURES)]
+        return tuple(slot.report(row, host, size) for slot, row in zip(slots, rows, strict=True))
+
+    def _figures(self, slots: Iterable[Slot]) -> Tensor:
+        sums = self.host_meter.sums
+        return torch.cat((sums, *(slot.figures().to(sums.device) for slot in slots)))
 
 
 def _enter_host(host: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -453,5 +464,5 @@ def _loaded(model: nn.Module, keys: object) -> None:
     assert isinstance(model, Growable)
     model._entries.clear()
     if model._follower is not None:
-        for slot in model._slots():
+        for slot in model.slots.values():
             model._follower.sync(slot)

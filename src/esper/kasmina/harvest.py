@@ -31,7 +31,7 @@ TOLERANCE = 1e-6
 def harvest(model: Growable, kept: Collection[str]) -> nn.Module:
     """A deep copy of the host with the seeds of these slots as ordinary submodules, checked against the model on its example input."""
     # One deepcopy of everything, so that the copied handles belong to the copied host.
-    host, handles, slots = copy.deepcopy((model.host, model._handles, [slot for slot in model._slots() if slot.id in kept]))
+    host, handles, slots = copy.deepcopy((model.host, model._handles, [slot for slot in model.slots.values() if slot.id in kept]))
     for handle in handles:
         handle.remove()
     _replace(host, [(slot.place, plain_seed(slot)) for slot in slots])
@@ -119,13 +119,13 @@ def grow_module(module: nn.Module, seed: nn.Module, place: Place) -> fx.GraphMod
 def plain_seed(slot: Slot) -> fx.GraphModule:
     """The slot's seed at its present alpha, traced down to torch's own modules and functions."""
     # From the tensor: in half precision it is not quite the number in the record.
-    alpha = 1.0 if slot.life.stage is Stage.FOSSILIZED else float(slot.alpha)
+    alpha = 1.0 if slot.state.stage is Stage.FOSSILIZED else float(slot.alpha)
     assert slot.seed is not None
-    graft = Graft(slot.seed, slot.gating, slot.life.style, alpha).train(slot.training)
+    graft = Graft(slot.seed, slot.gating, slot.state.style, alpha).train(slot.training)
     try:
         return _traced(graft, "Seed")
     except HarvestError as error:
-        raise HarvestError(f"slot {slot.id!r}: the seed of blueprint {slot.life.blueprint!r} cannot be harvested: {error}") from error
+        raise HarvestError(f"slot {slot.id!r}: the seed of blueprint {slot.state.blueprint!r} cannot be harvested: {error}") from error
 
 
 class _Tracer(fx.Tracer):

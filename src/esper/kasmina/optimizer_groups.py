@@ -13,7 +13,7 @@ import torch
 from torch import nn, optim
 
 from esper.kasmina.gradients import Scale
-from esper.kasmina.slot import Slot
+from esper.kasmina.slot import Slot, Slots
 from esper.leyline.errors import OptimizerError
 
 SLOT_KEY = "slot"
@@ -24,7 +24,7 @@ class Follower:
     """Ties one optimiser to the slots of a model."""
 
     def __init__(
-        self, optimizer: optim.Optimizer, host: nn.Module, slots: Mapping[str, Slot], before_step: Callable[[Scale | None], None]
+        self, optimizer: optim.Optimizer, host: nn.Module, slots: Slots, before_step: Callable[[Scale | None], None]
     ) -> None:
         self.optimizer = optimizer
         # By place: when an optimiser loads a state dict its groups are new objects in the same order.
@@ -79,7 +79,7 @@ def _start_momentum(optimizer: optim.Optimizer, group: dict[str, Any]) -> None:
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
-def _slot_groups(optimizer: optim.Optimizer, host: nn.Module, slots: Mapping[str, Slot]) -> dict[str, int]:
+def _slot_groups(optimizer: optim.Optimizer, host: nn.Module, slots: Slots) -> dict[str, int]:
     """Where the group of each slot is, made where it does not exist yet. Checks everything before adding anything."""
     groups = {group[SLOT_KEY]: group for group in optimizer.param_groups if SLOT_KEY in group}
     foreign = sorted(set(groups) - set(slots))

@@ -8,36 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from esper.kasmina.alpha import Ramp
-from esper.leyline.actions import Style
 from esper.leyline.config import from_mapping
 from esper.leyline.errors import ConfigError, StateError
-from esper.leyline.reports import GradientStats
+from esper.leyline.reports import SeedRecord
 from esper.leyline.stages import BLENDED, Stage, check_transition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeedState:
-    """Where a seed is in its life. Epoch counts include the present epoch, so at decision time they say how many were trained."""
+class SeedState(SeedRecord):
+    """The record as the body keeps it: with the ramp that alpha is on, and the count of seeds."""
 
-    stage: Stage = Stage.DORMANT
-    previous_stage: Stage = Stage.UNKNOWN
-    epochs_in_stage: int = 0
-    age: int = 0
-    blueprint: str = ""
-    style: Style = Style.LINEAR_ADD
-    tempo: int = 0
-    alpha_target: float = 0.0
     ramp: Ramp | None = None
-    pruning: bool = False
-    contribution: float | None = None
-    contribution_error: float | None = None
-    contribution_loss: float | None = None
-    contribution_age: int = 0
-    trial_contribution: float | None = None
-    trial_error: float | None = None
-    trial_loss: float | None = None
-    gradients: GradientStats | None = None
-    gradient_ratio: float | None = None
     germinations: int = 0
     """Seeds this slot has had; part of the next one's random stream."""
 
@@ -50,13 +31,13 @@ class SeedState:
         return 0 if self.ramp is None else self.ramp.left
 
     def enter(self, slot: str, stage: Stage, **changes: Any) -> SeedState:
-        """This life one transition on; raises TransitionError unless the table allows it."""
+        """The record one transition on; raises TransitionError unless the table allows it."""
         check_transition(slot, self.stage, stage)
         return replace(self, stage=stage, previous_stage=self.stage, epochs_in_stage=0, **changes)
 
-    def emptied(self, stage: Stage) -> SeedState:
-        """A new record at `stage` that remembers only how many seeds there have been."""
-        return SeedState(stage=stage, previous_stage=self.stage, germinations=self.germinations)
+    def emptied(self) -> SeedState:
+        """The record of an empty slot, which remembers only how many seeds there have been."""
+        return SeedState(previous_stage=self.stage, germinations=self.germinations)
 
     def to_json(self) -> dict[str, Any]:
         """Plain containers, enums by name."""
@@ -70,16 +51,16 @@ class SeedState:
     def from_json(cls, record: dict[str, Any]) -> SeedState:
         """The inverse of to_json; raises StateError for anything that to_json could not have written."""
         try:
-            life = from_mapping(cls, record, source="the record of a seed")
+            state = from_mapping(cls, record, source="the record of a seed")
         except (ConfigError, TypeError) as error:
             raise StateError(str(error)) from error
         # Compared as text, because NaN is not equal to itself. Finds what is missing and what was read as something else.
-        if json.dumps(life.to_json(), sort_keys=True) != json.dumps(record, sort_keys=True):
+        if json.dumps(state.to_json(), sort_keys=True) != json.dumps(record, sort_keys=True):
             raise StateError("the record of a seed is incomplete or has values of another kind than it is written with")
-        problem = life._contradiction()
+        problem = state._contradiction()
         if problem:
             raise StateError(f"the record of a seed contradicts itself: {problem}")
-        return life
+        return state
 
     def _contradiction(self) -> str:
         """What no sequence of commands could have led to; empty for a sound record."""

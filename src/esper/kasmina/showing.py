@@ -7,16 +7,16 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
-from esper.kasmina.slot import Form, Slot
+from esper.kasmina.slot import Form, Slots
 from esper.leyline.errors import TransitionError
 from esper.leyline.stages import OCCUPIED, Stage
 
 
-def forms_of(slots: Mapping[str, Slot], on: Collection[str]) -> dict[str, Form]:
+def forms_of(slots: Slots, on: Collection[str]) -> dict[str, Form]:
     """The form of every slot in a configuration, those that are switched on; one in TRAINING is shown at its target alpha."""
     forms: dict[str, Form] = dict.fromkeys(slots, Form.ABSENT)
     for id in on:
-        stage = slots[id].life.stage
+        stage = slots[id].state.stage
         if stage not in OCCUPIED or stage is Stage.GERMINATED:
             raise TransitionError(f"slot {id!r} is {stage.name}; it has nothing to switch on")
         forms[id] = Form.TRIAL if stage is Stage.TRAINING else slots[id].form
@@ -24,9 +24,9 @@ def forms_of(slots: Mapping[str, Slot], on: Collection[str]) -> dict[str, Form]:
 
 
 @contextmanager
-def shown_as(slots: Mapping[str, Slot], forms: Mapping[str, Form]) -> Iterator[None]:
+def shown_as(slots: Slots, forms: Mapping[str, Form]) -> Iterator[None]:
     """Inside, these slots have other forms. Put back on the way out, whatever happens inside."""
-    before = [(slots[id], slots[id].form, slots[id].life.stage) for id in forms]
+    before = [(slots[id], slots[id].form, slots[id].state.stage) for id in forms]
     try:
         for slot, _, _ in before:
             slot.form = forms[slot.id]
@@ -34,12 +34,12 @@ def shown_as(slots: Mapping[str, Slot], forms: Mapping[str, Form]) -> Iterator[N
     finally:
         for slot, form, stage in before:
             slot.form = form
-            if slot.life.stage is not stage:  # moved on inside
+            if slot.state.stage is not stage:  # moved on inside
                 slot.settle()
 
 
 @contextmanager
-def shared_out(slots: Mapping[str, Slot], configurations: Sequence[frozenset[str]], batch: int) -> Iterator[None]:
+def shared_out(slots: Slots, configurations: Sequence[frozenset[str]], batch: int) -> Iterator[None]:
     """Inside, each slot takes part for the samples of its configurations alone: `batch` of them for each, one after another."""
     with ExitStack() as stack:
         for id in frozenset[str]().union(*configurations):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Sequence, ValuesView
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum, auto
 from typing import Any, TypeVar
 
@@ -14,20 +14,26 @@ from torch import Tensor, nn
 
 from esper.kasmina.blending import ADDITIVE, Gating, boost, graft, straight_through
 from esper.kasmina.blueprints import Seed, SlotShape, build
-from esper.kasmina.gradients import GradientMeter, gradient_ratio
+from esper.kasmina.gradients import SUMS, GradientMeter, gradient_ratio, gradient_stats
 from esper.kasmina.seed_state import SeedState
 from esper.leyline.actions import Style
-from esper.leyline.errors import BlueprintError, EsperError, SlotError, StateError
-from esper.leyline.reports import GradientStats, Isolation, SeedReport
+from esper.leyline.errors import BlueprintError, EsperError, SlotError, StateError, unknown
+from esper.leyline.reports import GradientStats, Isolation, SeedRecord, SeedReport
 from esper.leyline.stages import BLENDED, OCCUPIED, Stage
 
 M = TypeVar("M", bound=nn.Module)
 
+FIGURES = SUMS + 1
+"""Figures on the device that a slot's report is made from."""
+
 
 @contextmanager
 def random_stream(seed: int) -> Iterator[None]:
-    """Draws random numbers on the CPU from a stream of its own. The global streams, of every device, go on as if nothing had happened."""
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+    """Draws random numbers on the CPU from a stream of its own. The global streams, of every device, go on as if nothing had happened.
+
+    Outside inference mode, whose tensors could never be trained.
+    """
+    with torch.inference_mode(False), torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would restart those of the accelerators too
         yield
 
@@ -75,7 +81,7 @@ class Slot(nn.Module):
     def __init__(self, id: str, place: Place, isolation: Isolation, checkpoint: bool = False) -> None:
         super().__init__()
         self.id, self.place, self.isolation, self.checkpoint = id, place, isolation, checkpoint
-        self.life = SeedState()
+        self.state = SeedState()
         self.seed = None
         self.gating = None
         self.meter = GradientMeter()
@@ -84,6 +90,11 @@ class Slot(nn.Module):
         self.form = Form.ABSENT
         self.share: Tensor | None = None  # per-sample mask of a stacked pass; see Growable.stacked
         self.to(place.device)
+
+    @property
+    def life(self) -> SeedState:
+        """The record under the name that tolaria's host knows."""
+        return self.state
 
     # The forward pass
 
@@ -106,24 +117,31 @@ class Slot(nn.Module):
         if self.form is Form.FOSSIL:
             alpha = 1.0
         elif self.form is Form.TRIAL:
-            alpha = self.life.alpha_target
-        out = graft(h, self.seed, self.gating, self.life.style, alpha).to(h.dtype)
+            alpha = self.state.alpha_target
+        out = graft(h, self.seed, self.gating, self.state.style, alpha).to(h.dtype)
         if self.share is None:
             return out
         return torch.where(self.share.view(-1, *[1] * (h.dim() - 1)), out, h)
 
     def settle(self) -> None:
         """Bring the forward form and alpha's tensor in line with the record."""
-        stage = self.life.stage
+        stage = self.state.stage
         if stage is Stage.TRAINING:
             self.form = Form.ABSENT if self.isolation == "shadow" else Form.ISOLATED
-        elif stage is Stage.FOSSILIZED and self.life.style in ADDITIVE:
+        elif stage is Stage.FOSSILIZED and self.state.style in ADDITIVE:
             self.form = Form.FOSSIL
         else:
             self.form = Form.BLENDED if stage in BLENDED else Form.ABSENT
-        self.alpha.fill_(self.life.alpha)
+        self.alpha.fill_(self.state.alpha)
 
     # The seed's modules
+
+    def become(self, state: SeedState, modules: tuple[Seed | None, Gating | None] | None = None) -> None:
+        """Take over a record and the seed and gate that go with it; by default those that are there stay."""
+        self.state = state
+        if modules is not None:
+            self.seed, self.gating = modules
+        self.settle()
 
     def build(self, blueprint: str, style: Style, stream: int) -> tuple[Seed, Gating | None]:
         """New modules for this slot, from their own random stream, not yet part of anything."""
@@ -135,20 +153,18 @@ class Slot(nn.Module):
             except Exception as error:
                 what = f"blueprint {blueprint!r} cannot be built for slot {self.id!r}, {self.place.shape}"
                 raise BlueprintError(f"{what}: {type(error).__name__}: {error}") from error
-            gating = Gating(self.place.shape.topology, self.place.shape.width) if style is Style.GATED else None
-        return self._place(seed), gating if gating is None else self._place(gating)
+            return self._place(seed), self._new_gating() if style is Style.GATED else None
 
     def build_gating(self, stream: int) -> Gating:
         """A new gate for a seed that becomes GATED later."""
         with random_stream(stream):
-            return self._place(Gating(self.place.shape.topology, self.place.shape.width))
+            return self._new_gating()
+
+    def _new_gating(self) -> Gating:
+        return self._place(Gating(self.place.shape.topology, self.place.shape.width))
 
     def _place(self, module: M) -> M:
         return module.to(device=self.alpha.device, dtype=self.alpha.dtype).train(self.training)
-
-    def install(self, seed: Seed | None, gating: Gating | None) -> None:
-        """Make these the slot's modules."""
-        self.seed, self.gating = seed, gating
 
     def seed_parameters(self) -> list[nn.Parameter]:
         """Parameters of the seed and its gate; empty when there is none."""
@@ -156,92 +172,105 @@ class Slot(nn.Module):
 
     def learning_parameters(self) -> list[nn.Parameter]:
         """Parameters that get gradients now: straight through, a gate learns only once it is blended in; in a shadow pass it does."""
-        if self.life.stage in BLENDED or self.isolation == "shadow" or self.seed is None:
+        if self.state.stage in BLENDED or self.isolation == "shadow" or self.seed is None:
             return self.seed_parameters()
         return list(self.seed.parameters())
 
-    @torch.no_grad()
-    def is_finite(self) -> bool:
-        """Whether every parameter of the seed is finite."""
-        parameters = self.seed_parameters()
-        return not parameters or bool(torch.stack([p.isfinite().all() for p in parameters]).all())
+    def size(self) -> int:
+        """Parameters of the seed and its gate, counted."""
+        return sum(p.numel() for p in self.seed_parameters())
 
-    def report(self, host: GradientStats | None, host_parameters: int) -> SeedReport:
-        """All that is known about the seed now; `host` are the host's gradients of the present epoch."""
-        gradients, ratio = self.gradients(host, host_parameters)
-        life = self.life
+    @torch.no_grad()
+    def figures(self) -> Tensor:
+        """What a report needs from the device, shape (FIGURES,): the meter's sums, and 1 if every parameter is finite, else 0."""
+        checks = [p.isfinite().all() for p in self.seed_parameters()]
+        finite = torch.stack(checks).all() if checks else torch.ones_like(self.alpha)
+        return torch.cat((self.meter.sums, finite.float().view(1)))
+
+    def report(self, figures: Sequence[float], host: GradientStats | None, host_parameters: int) -> SeedReport:
+        """All that is known about the seed now. figures: as read from the device. host: its gradients of the present epoch.
+
+        Gradients are those of the present epoch, or of the last one while this one has no step yet.
+        """
+        known = {field.name: getattr(self.state, field.name) for field in fields(SeedRecord)}
+        parameters, gradients = self.size(), gradient_stats(figures[:SUMS])
+        if gradients is not None:
+            ratio = None if host is None else gradient_ratio(gradients, host, parameters, host_parameters)
+            known.update(gradients=gradients, gradient_ratio=ratio)
         return SeedReport(
+            **known,
             slot=self.id,
-            stage=life.stage,
-            previous_stage=life.previous_stage,
-            epochs_in_stage=life.epochs_in_stage,
-            age=life.age,
             topology=self.place.shape.topology,
             width=self.place.shape.width,
             position=self.place.position,
-            blueprint=life.blueprint,
-            style=life.style,
-            tempo=life.tempo,
-            alpha=life.alpha,
-            alpha_target=life.alpha_target,
-            ramp_left=life.ramp_left,
-            pruning=life.pruning,
-            parameters=sum(p.numel() for p in self.seed_parameters()),
+            alpha=self.state.alpha,
+            ramp_left=self.state.ramp_left,
+            parameters=parameters,
             host_parameters=host_parameters,
-            initialised=self.seed is not None,
-            finite=self.is_finite(),
-            gradients=gradients,
-            gradient_ratio=ratio,
-            contribution=life.contribution,
-            contribution_error=life.contribution_error,
-            contribution_loss=life.contribution_loss,
-            contribution_age=life.contribution_age,
-            trial_contribution=life.trial_contribution,
-            trial_error=life.trial_error,
-            trial_loss=life.trial_loss,
+            finite=bool(figures[SUMS]),
         )
-
-    def gradients(self, host: GradientStats | None, host_parameters: int) -> tuple[GradientStats | None, float | None]:
-        """Statistics and ratio of the present epoch, or of the last one while this one has no step yet."""
-        now = self.meter.read()
-        if now is None:
-            return self.life.gradients, self.life.gradient_ratio
-        count = sum(p.numel() for p in self.seed_parameters())
-        return now, None if host is None else gradient_ratio(now, host, count, host_parameters)
 
     # Saving and loading
 
     def get_extra_state(self) -> Tensor:
         """The record as JSON in a byte tensor: nothing pickled, and safetensors can hold it."""
-        text = json.dumps({"path": self.place.path, "life": self.life.to_json()}, sort_keys=True)
+        text = json.dumps({"path": self.place.path, "life": self.state.to_json()}, sort_keys=True)
         return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
 
     def set_extra_state(self, state: Any) -> None:
         """Build the modules that the record tells of; their tensors are loaded right after, as those of any submodule."""
-        life = self.read_extra_state(state)
-        seed, gating = self.modules_for(life)
-        self.life = life
-        self.install(seed, gating)
-        self.settle()
+        record = self.read_extra_state(state)
+        self.become(record, self.modules_for(record))
 
-    def modules_for(self, life: SeedState) -> tuple[Seed | None, Gating | None]:
+    def modules_for(self, state: SeedState) -> tuple[Seed | None, Gating | None]:
         """Untrained modules of the structure that a record describes."""
-        if life.stage not in OCCUPIED:
-            return None, None
-        return self.build(life.blueprint, life.style, stream=0)
+        return self.build(state.blueprint, state.style, stream=0) if state.stage in OCCUPIED else (None, None)
 
     def read_extra_state(self, state: Any) -> SeedState:
         """The record in an extra state; raises StateError when it is damaged or another slot's."""
         if not isinstance(state, Tensor) or state.dtype is not torch.uint8:
             raise StateError(f"slot {self.id!r}: its record should be a byte tensor, found {type(state).__name__}")
         try:
-            record = json.loads(bytes(state.tolist()))
-            path, life = record["path"], SeedState.from_json(record["life"])
+            content = json.loads(bytes(state.tolist()))
+            path, record = content["path"], SeedState.from_json(content["life"])
         except (ValueError, KeyError, TypeError, EsperError) as error:
             raise StateError(f"slot {self.id!r}: its record is damaged ({error})") from error
         if path != self.place.path:
             raise StateError(f"slot {self.id!r} is at {self.place.path!r} here and was saved at {path!r}")
-        return life
+        return record
+
+
+class Slots(nn.Module):
+    """The slots of a model, in order: a mapping from id to slot."""
+
+    def __init__(self, slots: Iterable[Slot]) -> None:
+        super().__init__()
+        self._by_id = {slot.id: slot for slot in slots}
+        for slot in self._by_id.values():
+            self.add_module(module_name(slot.id), slot)
+
+    def __getitem__(self, id: str) -> Slot:
+        if id not in self._by_id:
+            raise unknown("slot", id, self._by_id)
+        return self._by_id[id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_id)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def keys(self) -> KeysView[str]:
+        """The ids, in order."""
+        return self._by_id.keys()
+
+    def values(self) -> ValuesView[Slot]:
+        """The slots, in order."""
+        return self._by_id.values()
+
+    def items(self) -> ItemsView[str, Slot]:
+        """Ids and slots, in order."""
+        return self._by_id.items()
 
 
 def check_ids(ids: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from esper.kasmina.slot import module_name
 from esper.leyline.errors import StateError, nearest
 
 if TYPE_CHECKING:
@@ -21,16 +22,16 @@ def check_state(model: Growable, state: Mapping[str, Any], strict: bool) -> None
         if not isinstance(name, str):
             raise StateError(f"names of a state dict are strings, found {name!r}")
     expected: dict[str, Any] = {k: v for k, v in model.state_dict().items() if not _belongs_to_a_seed(k)}
-    for key, module in model.slots.items():
-        name = f"slots.{key}._extra_state"
+    for id, slot in model.slots.items():
+        prefix = f"slots.{module_name(id)}"
+        name = f"{prefix}._extra_state"
         if name not in state:
             known = {k.split(".")[1].replace("/", ".") for k in state if k.startswith("slots.")}
             hint = f"it knows the slots {', '.join(sorted(known))}" if known else "it holds no slots; load a bare host through model.host"
-            raise StateError(f"the state dict has no record of slot {model.slot_ids[list(model.slots).index(key)]!r}; {hint}")
-        life = module.read_extra_state(state[name])  # type: ignore[operator]
-        for part, child in zip(("seed", "gating"), module.modules_for(life), strict=True):  # type: ignore[operator]
+            raise StateError(f"the state dict has no record of slot {id!r}; {hint}")
+        for part, child in zip(("seed", "gating"), slot.modules_for(slot.read_extra_state(state[name])), strict=True):
             if child is not None:
-                expected.update({f"slots.{key}.{part}.{k}": v for k, v in child.state_dict().items()})
+                expected.update({f"{prefix}.{part}.{k}": v for k, v in child.state_dict().items()})
     _compare(expected, state, strict)
 
 

@@ -84,35 +84,22 @@ EXPLODING_NORM = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeedReport:
-    """All that is known about the seed of one slot; what gates judge and controllers see."""
+class SeedRecord:
+    """Where a seed is in its life and what was measured of it: what the body keeps and what it reports. Epoch counts include the
+    present epoch, so at decision time they say how many were trained."""
 
-    slot: str
-    stage: Stage
-    previous_stage: Stage
-    epochs_in_stage: int
+    stage: Stage = Stage.DORMANT
+    previous_stage: Stage = Stage.UNKNOWN
+    epochs_in_stage: int = 0
     """Ticks since the stage began."""
-    age: int
+    age: int = 0
     """Ticks since germination."""
-    topology: Topology
-    width: int
-    """Channels or features at the slot."""
-    position: float
-    """Where the slot lies in the host's forward pass: 0 first, 1 last."""
     blueprint: str = ""
     style: Style = Style.LINEAR_ADD
     tempo: int = 0
-    alpha: float = 0.0
     alpha_target: float = 0.0
-    ramp_left: int = 0
-    """Epochs until alpha reaches its target."""
     pruning: bool = False
     """The ramp under way ends in PRUNED."""
-    parameters: int = 0
-    host_parameters: int = 0
-    initialised: bool = False
-    finite: bool = True
-    """Every parameter of the seed is finite."""
     gradients: GradientStats | None = None
     """None until a training step was measured."""
     gradient_ratio: float | None = None
@@ -130,6 +117,25 @@ class SeedReport:
     trial_error: float | None = None
     trial_loss: float | None = None
     """Of the trial contribution: its standard error, and what it is in nats of val loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedReport(SeedRecord):
+    """All that is known about the seed of one slot; what gates judge and controllers see."""
+
+    slot: str
+    topology: Topology
+    width: int
+    """Channels or features at the slot."""
+    position: float
+    """Where the slot lies in the host's forward pass: 0 first, 1 last."""
+    alpha: float = 0.0
+    ramp_left: int = 0
+    """Epochs until alpha reaches its target."""
+    parameters: int = 0
+    host_parameters: int = 0
+    finite: bool = True
+    """Every parameter of the seed is finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,9 +35,9 @@ class SerialEngine:
             sums = host.train(plan)
             trained = time.perf_counter()
             evaluated = host.evaluate()
-            values = read_all([sums, *evaluated.tensors()])
+            *values, figures = read_all([sums, *evaluated.tensors(), host.model.figures()])
             seconds = {"train": trained - started, "validate": time.perf_counter() - trained}
-            reports.append(host.conclude(plan, evaluated, *values, seconds=seconds))
+            reports.append(host.conclude(plan, evaluated, *values, figures=figures.tolist(), seconds=seconds))
             if progress is not None:
                 progress(done)
         return reports

@@ -41,10 +41,10 @@ class FlopLedger:
 
         with model.bare():
             bare = forward, back = counted()
-        active = [slot for slot in model._slots() if slot.form is not Form.ABSENT]
+        active = [slot for slot in model.slots.values() if slot.form is not Form.ABSENT]
         for slot in active:
             with model.without(*(other.id for other in active if other is not slot)):
-                alone = counted(slot.place.path, slot.form, slot.life.blueprint, slot.gating is not None)
+                alone = counted(slot.place.path, slot.form, slot.state.blueprint, slot.gating is not None)
             forward, back = forward + alone[0] - bare[0], back + alone[1] - bare[1]
         return forward, back
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -129,10 +130,13 @@ class Host:
     def _evaluate(self, split: Split, wanted: list[Configuration], run: Any, reference: list[Tensor]) -> Evaluated:
         return evaluate(self.model, run, self.task, split, self.data.classes, self.config.eval_batch, wanted, reference)
 
-    def conclude(self, plan: EpochPlan, evaluated: Evaluated, sums: Array, *values: Array, seconds: dict[str, float]) -> EpochReport:
+    def conclude(
+        self, plan: EpochPlan, evaluated: Evaluated, sums: Array, *values: Array, figures: Sequence[float], seconds: dict[str, float]
+    ) -> EpochReport:
         """The end of an epoch: the governor judges, and the report says how it went.
 
-        sums: what `train` returned. values: what `evaluated` holds. All have been read from the device, together, by whoever trained.
+        sums: what `train` returned. values: what `evaluated` holds. figures: the model's. All have been read from the device, together, by
+        whoever trained.
         """
         self.steps += len(plan.batches)
         train_loss = float(sums[0]) / len(self.split)
@@ -140,18 +144,21 @@ class Host:
         now = scores[evaluated.wanted[0]]
         flops = {**plan.flops, **self._count_validation(evaluated)}
         anomaly = self.governor.judge(train_loss, now.loss, now.accuracy)
+        known: Sequence[float] | None = figures
         if anomaly:
             self.roll_back(anomaly)
+            known = None
             evaluated = self.evaluate()
             scores, per_class = evaluated.read()
             flops.update({part: flops[part] + spent for part, spent in self._count_validation(evaluated).items()})
         else:
-            self._drop_broken_seeds()
+            if self._drop_broken_seeds(figures):
+                known = None
             if self.governor.healthy and self.epoch % self.config.governor.snapshot_every == 0:
                 self.snapshot = self._snapshot()
         for part, spent in flops.items():
             self.flops[part] += spent
-        found = measured(self.model, scores, self.config.attribution, self.seed)
+        found = measured(self.model, scores, self.config.attribution, self.seed, known)
         self.last = EpochReport(
             **found,
             epoch=self.epoch,
@@ -230,13 +237,14 @@ class Host:
 
     def harvest_parameters(self) -> int:
         """Parameters of host and fossils."""
-        return self.start_parameters + sum(self.model.report(slot).parameters for slot in self.model.at(Stage.FOSSILIZED))
+        return self.start_parameters + sum(self.model.slots[slot].size() for slot in self.model.at(Stage.FOSSILIZED))
 
     # After the decision
 
     def end_epoch(self) -> list[Event]:
         """After the controller has acted: the body's tick. Returns what has happened to the seeds since the last call."""
-        fossilized = [seed for seed in self.model.reports() if seed.stage is Stage.FOSSILIZED and seed.epochs_in_stage == 0]
+        states = [slot.state for slot in self.model.slots.values()]
+        fossilized = any(state.stage is Stage.FOSSILIZED and state.epochs_in_stage == 0 for state in states)
         if fossilized and self.governor.healthy:
             self.snapshot = self._snapshot()
         elif fossilized:
@@ -261,18 +269,20 @@ class Host:
 
     def roll_back(self, reason: str) -> None:
         """Back to the last snapshot: host and fossils restored, live seeds pruned. The budget goes on."""
-        live = [report.slot for report in self.model.reports() if report.stage in LIVE]
+        live = self.model.at(*LIVE)
         for slot in live:
             self.model.prune(slot, cause="rollback")
         self.snapshot.restore(self.model, self.optimizer, self.governor)
         self.rollbacks += 1
         self.model.journal.append(RolledBack(reason=reason, to_epoch=self.snapshot.epoch, pruned=tuple(live)))
 
-    def _drop_broken_seeds(self) -> None:
-        """A seed that is not finite and has no influence yet cannot hurt the host; it is pruned, and the host goes on."""
-        for report in self.model.reports():
-            if report.stage in (Stage.GERMINATED, Stage.TRAINING) and not report.finite:
-                self.model.prune(report.slot, cause="governor: not finite")
+    def _drop_broken_seeds(self, figures: Sequence[float]) -> bool:
+        """A seed that is not finite and has no influence yet cannot hurt the host; it is pruned, and the host goes on. Whether there was one."""
+        reports = self.model.reports(figures)
+        broken = [report.slot for report in reports if report.stage in (Stage.GERMINATED, Stage.TRAINING) and not report.finite]
+        for slot in broken:
+            self.model.prune(slot, cause="governor: not finite")
+        return bool(broken)
 
     # Counting
 

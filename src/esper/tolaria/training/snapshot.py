@@ -80,8 +80,8 @@ def _lasting_parameters(model: Growable) -> dict[str, Tensor]:
 def _parts(model: Growable) -> dict[str, nn.Module]:
     """The modules that last, by name: the host, and seed and gate of each fossil."""
     parts: dict[str, nn.Module] = {"host": model.host}
-    for slot in model._slots():
-        if slot.life.stage is Stage.FOSSILIZED:
+    for slot in model.slots.values():
+        if slot.state.stage is Stage.FOSSILIZED:
             modules = {"seed": slot.seed, "gating": slot.gating}
             parts.update({f"{slot.id}/{name}": module for name, module in modules.items() if module is not None})
     return parts

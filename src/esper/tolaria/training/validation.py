@@ -149,17 +149,22 @@ def evaluate(
 
 
 def measured(
-    model: Growable, scores: Mapping[Configuration, Score], attribution: Attribution = "loo", seed: int = 0
+    model: Growable,
+    scores: Mapping[Configuration, Score],
+    attribution: Attribution = "loo",
+    seed: int = 0,
+    figures: Sequence[float] | None = None,
 ) -> dict[str, Any]:
     """What an EpochReport says of a growing model, from the scores of its configurations, whoever evaluated them.
 
-    Tells the body what each of its seeds brings, so that gates and reports know.
+    Tells the body what each of its seeds brings, so that gates and reports know. figures: of the model, if they have been read already.
     """
     record_contributions(model, scores)
     blended = model.at(*BLENDED)
     base, harvested = scores[frozenset(blended)], scores[frozenset(model.at(Stage.FOSSILIZED))]
     accuracy = {on: score.accuracy for on, score in scores.items()}
-    seeds = model.reports()
+    figures = model.figures().tolist() if figures is None else figures
+    seeds = model.reports(figures)
     return {
         "val_loss": base.loss,
         "val_accuracy": base.accuracy,
@@ -167,9 +172,9 @@ def measured(
         "bare_accuracy": accuracy[frozenset()] if blended else None,
         "harvest_accuracy": harvested.accuracy,
         "harvest_loss": harvested.loss,
-        "gradients": model.host_meter.read(),
+        "gradients": model.host_gradients(figures),
         "seeds": seeds,
-        "verdicts": tuple(model.verdict(seed.slot) if seed.stage in LIVE else None for seed in seeds),
+        "verdicts": tuple(model.verdict(seed.slot, seed) if seed.stage in LIVE else None for seed in seeds),
         "interactions": interactions(blended, accuracy),
         "shapley": shapley(blended, accuracy.__getitem__, seed) if attribution == "full" and blended else {},
     }
