@@ -54,7 +54,7 @@ def outcome(run: Path) -> dict[str, Any]:
     newest = CheckpointStore(run / "checkpoints", run=read_run(run).id).latest()
     assert newest is not None, f"{run} has no checkpoint"
     return {
-        "checkpoint": _hash(newest.state["session"]),
+        "checkpoint": _hash(newest.state["work"]),
         "next event": newest.state["telemetry"]["seq"],
         "events": [envelope.identity() for envelope in read_events(run / "events.jsonl")],
         "episodes": {path.name: _hash(_episode(path)) for path in sorted((run / "episodes").glob("*.safetensors"))},

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from esper.cli.learning_display import LiveLearning
+from esper.cli.display import LiveDisplay
 from esper.cli.main import EXIT_INTERRUPTED, main
+from esper.leyline.events import RoundFinished
 from esper.nissa import Hub
 from esper.simic.runs.ppo import PPORun
 from esper.simic.runs.ppo_config import PPORunConfig
@@ -42,8 +43,8 @@ def test_every_round_and_every_arm_has_a_line(shown: tuple[list[str], Path]) -> 
     assert len(rounds) == 2
     assert re.match(r"round 1/2: return [+-][\d.]+, val [\d.]+ \([+-][\d.]+ against the control\), size x[\d.]+, ", rounds[0])
     assert re.search(r"[\d.]+ s a round, \d+ s left$", rounds[0])
-    arms = [line for line in lines if line.startswith("examined so far")]
-    assert [len(line.split(", ")) - 1 for line in arms] == [1, 2, 3, 4, 5]
+    arms = [line for line in lines if line.startswith("examined on 2 unseen hosts, by val score: ")]
+    assert [line.count(",") for line in arms] == [1, 2, 3, 4, 5]
     assert re.search(r"policy [\d.]+, wait [\d.]+, random [\d.]+, fixed [\d.]+, heuristic [\d.]+$", arms[-1])
 
 
@@ -71,14 +72,14 @@ def test_an_interrupted_run_takes_other_settings_when_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    once = PPORun.run_epoch
+    once = PPORun.run_round
 
     def interrupted(self: PPORun, progress: Any = None) -> None:
         once(self, progress)
         if self.round == 1:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(PPORun, "run_epoch", interrupted)
+    monkeypatch.setattr(PPORun, "run_round", interrupted)
     assert main(["train", "ppo", *FEW, "--quiet", "--run", "run"]) == EXIT_INTERRUPTED
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
@@ -91,28 +92,35 @@ def test_an_interrupted_run_takes_other_settings_when_it_goes_on(
     assert rounds[0]["train/entropy_coefficient"] < 0.02 < rounds[1]["train/entropy_coefficient"]
 
 
-def test_the_live_table_follows_rounds_and_examination() -> None:
+def test_the_picture_follows_rounds_and_examination() -> None:
     fix = {"widths": "[2,2]", "train_size": "50"}
-    school = PPORun(PPORunConfig(rounds=1, hosts=2, pool=2, examined=2, workers=1, epochs=3, fix=fix), Hub())
-    display = LiveLearning()
+    display = LiveDisplay()
+    display.live.start = lambda refresh=False: None  # type: ignore[method-assign]
+    hub = Hub(None, [display])
+    run = PPORun(PPORunConfig(rounds=1, hosts=2, pool=2, examined=2, workers=1, epochs=3, fix=fix), hub)
     texts = []
-    display.school = school
-    while not school.done:
+    run.begin()
+    while not run.done:
         texts.append(rendered(display))
-        school.run_epoch(display.progress)
+        before = run.round
+        run.run_round(display.progress)
+        if run.round > before:
+            hub.emit(RoundFinished(round=run.round, rounds=run.rounds))
     texts.append(rendered(display))
-    school.close()
+    run.close()
+    assert hub.on, "the display was not dropped"
     assert not any("…" in text for text in texts), "everything fits into 80 columns"
-    assert "round 0/1" in texts[0]
+    assert "round 0" in texts[0]
     assert "entropy where a head had a choice: op " in texts[1]
     assert "decisions in the last round: wait " in texts[1]
+    assert " left" in texts[1], "the time to go, examination included"
     assert "examination on 2 unseen hosts" in texts[1]
-    assert "examined so far" not in texts[1]
-    assert "examined so far, by val score: policy " in texts[2]
+    assert "by val score: policy " not in texts[1]
+    assert "by val score: policy " in texts[2]
     assert "heuristic " in texts[-1]
 
 
-def rendered(display: LiveLearning) -> str:
+def rendered(display: LiveDisplay) -> str:
     console = Console(record=True, width=80, file=io.StringIO())
     console.print(display.render())
     return console.export_text()

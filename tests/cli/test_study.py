@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from esper.cli.main import EXIT_INTERRUPTED, EXIT_USAGE, main
-from esper.cli.study_display import verdict
+from esper.cli.results import study_verdict as verdict
 from esper.leyline.events import EVENT_TYPES
 from esper.simic.runs import offline as studies
 from esper.tamiyo.policy.policy_file import load_policy, read_policy_info
@@ -63,7 +63,7 @@ def test_offline_learning_leaves_a_run_folder_like_any_other(recorded: Path, tmp
     assert len(summary_of(run)["passes"]) == 4
     kinds = [json.loads(line)["kind"] for line in (run / "events.jsonl").read_text().splitlines()]
     assert set(kinds) <= set(EVENT_TYPES)
-    assert len(kinds) == 1 + 4 + 1
+    assert len(kinds) == 1 + 2 * 4 + 1, "the beginning, what was learned in each pass and its end, the end"
 
 
 @pytest.mark.parametrize("method", ["bc", "iql"])
@@ -74,14 +74,14 @@ def test_a_study_stopped_by_a_signal_goes_on_to_the_same_end(
     run = write_run(tmp_path / "recorded", steps)
     command = ["train", method, str(run), "--epochs", "6", "--quiet", *TINY]
     assert main([*command, "--run", "whole"]) == 0
-    once = studies.OfflineRun.run_epoch
+    once = studies.OfflineRun.run_round
 
     def interrupted(self: Any, progress: Any = None) -> None:
         once(self, progress)
         if self.round == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(studies.OfflineRun, "run_epoch", interrupted)
+    monkeypatch.setattr(studies.OfflineRun, "run_round", interrupted)
     assert main([*command, "--run", "parts"]) == EXIT_INTERRUPTED
     assert "stopped after 3 of 6; go on with: esper train --resume parts" in capsys.readouterr().err
     monkeypatch.undo()

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from esper.cli.display import LiveDisplay, PlainDisplay, duration, headline, totals
+from esper.cli.display import Clock, LiveDisplay, PlainDisplay, duration
 from esper.cli.main import COMMANDS, main
+from esper.cli.scenes import HostsScene
 from esper.cli.train import METHODS
+from esper.leyline.events import RoundFinished
 from esper.nissa import Hub
 from esper.simic.growth.config import ControllerRunConfig
 from esper.simic.runs import runner
@@ -134,7 +136,9 @@ def test_without_telemetry_nothing_is_recorded(tmp_path: Path, capsys: pytest.Ca
 HELP = """
 import sys
 from esper.cli.main import COMMANDS, main
+from esper.cli.scenes import HostsScene
 from esper.cli.train import METHODS
+from esper.leyline.events import RoundFinished
 methods = [[method, flag] for method in METHODS for flag in ("--help", "--help-all")]
 for command in COMMANDS:
     for arguments in [["--help"], *(methods if command == "train" else [])]:
@@ -156,47 +160,69 @@ def test_the_help_of_every_command_needs_no_torch() -> None:
 
 
 @pytest.fixture(scope="module", params=[1, 4, 20])
-def session(request: pytest.FixtureRequest) -> ControllerRun:
-    """A session of some hosts after two epochs."""
+def seen(request: pytest.FixtureRequest) -> LiveDisplay:
+    """A display of some hosts after two epochs."""
     fix = {"widths": "[2,2]", "train_size": "50", "batch": "50"}
-    made = ControllerRun(small(hosts=request.param, epochs=5, control=request.param < 20, fix=fix), Hub())
-    made.run_epoch()
-    made.run_epoch()
-    return made
+    return after(2, small(hosts=request.param, epochs=5, control=request.param < 20, fix=fix))
 
 
-def rendered(session: ControllerRun, width: int = 140) -> str:
+def after(rounds: int, config: ControllerRunConfig) -> LiveDisplay:
+    """What a display has seen of a run after so many rounds."""
     display = LiveDisplay()
-    display.session = session
-    display.progress(1)
+    display.live.start = lambda refresh=False: None  # type: ignore[method-assign]
+    hub = Hub(None, [display])
+    run = ControllerRun(config, hub)
+    run.begin()
+    for _ in range(rounds):
+        run.run_round(display.progress)
+        hub.emit(RoundFinished(round=run.round, rounds=run.rounds))
+    run.close()
+    assert hub.on, "the display was not dropped"
+    return display
+
+
+def rendered(display: LiveDisplay, width: int = 140) -> str:
     console = Console(record=True, width=width, file=io.StringIO())
     console.print(display.render())
     return console.export_text()
 
 
-def test_the_live_table_shows_each_host_and_sums_up_the_rest(session: ControllerRun) -> None:
-    text = rendered(session)
-    hosts = session.config.hosts
+def test_the_live_table_shows_each_host_and_sums_up_the_rest(seen: LiveDisplay) -> None:
+    text = rendered(seen)
+    assert isinstance(seen.scene, HostsScene)
+    hosts = seen.scene.started.hosts
     lines = text.splitlines()
-    assert lines[0].strip() == headline(session)
+    twins = " and as many control twins" if hosts < 20 else ""
+    assert lines[0].strip() == f"fixed grows {hosts} host{'s' if hosts > 1 else ''}{twins} on digits for 5 epochs"
     assert ("control" in lines[1]) == (hosts < 20)
     assert len([line for line in lines if re.match(r"\s+\d+\s+2/5\s", line)]) == min(hosts, 16)
     assert ("and 4 hosts more" in text) == (hosts == 20)
-    assert "conv_light training" in text
-    assert totals(session) in text
-    assert "epoch 2/5" in text
+    assert "conv_light blending" in text
+    assert re.search(rf"val [\d.]+.*, size x[\d.]+, {hosts} blending", text)
+    assert "epoch 2, " in text
 
 
-def test_the_live_table_loses_nothing_on_a_narrow_terminal(session: ControllerRun) -> None:
-    text = rendered(session, width=80)
+def test_the_live_table_loses_nothing_on_a_narrow_terminal(seen: LiveDisplay) -> None:
+    text = rendered(seen, width=80)
     assert "…" not in text
     assert "conv_light" in text
-    assert "training" in text
+    assert "blending" in text
 
 
 def test_the_live_table_can_be_drawn_before_the_first_epoch() -> None:
-    assert "waiting for the first epoch" in rendered(ControllerRun(small(), Hub()))
+    assert "waiting for the first epoch" in rendered(after(0, small()))
     assert LiveDisplay().render().renderables == []
+
+
+def test_a_display_that_breaks_is_dropped_and_the_run_goes_on(tmp_path: Path) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(32, "Broken pipe")
+
+    display = PlainDisplay(Closed())
+    summary = runner.start(small(hosts=1, epochs=2, control=False), tmp_path / "run", "a run", sinks=[display], progress=display.progress)
+    assert len(summary["hosts"]) == 1
+    assert "sink PlainDisplay failed to write and is dropped" in (tmp_path / "run" / "log.txt").read_text()
 
 
 def test_the_live_table_runs_on_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,23 +231,18 @@ def test_the_live_table_runs_on_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_
     assert main(["train", "heuristic", *SMALL, "--run", str(tmp_path / "run")]) == 0
     out = capsys.readouterr().out
     assert "control" in out
-    assert "epoch 3/3" in out
+    assert "epoch 3" in out
     assert "run folder: " in out
 
 
-def test_the_clock_counts_the_epochs_of_this_process_alone() -> None:
-    out = io.StringIO()
-    session = ControllerRun(ControllerRunConfig(hosts=1, epochs=4, control=False, fix={"widths": "[2,2]", "train_size": "50"}), Hub())
-    session.run_epoch()
-    session.run_epoch()
-    display = PlainDisplay(out)
-    display.start(session)
-    session.run_epoch()
-    display.clock.started -= 60
-    display.epoch(session)
-    display.stop()
-    seconds = float(re.findall(r"([\d.]+) s an epoch, 1 min \d\d s left", out.getvalue())[0])
-    assert seconds >= 60
+def test_the_clock_counts_the_rounds_of_this_process_alone() -> None:
+    clock = Clock(2, 4)
+    assert clock.left(2) == ""
+    clock.began -= 60
+    assert clock.pace(3) == pytest.approx(60, abs=1)
+    assert clock.left(3) == "1 min 00 s"
+    assert clock.left(3.5) == "20 s"
+    assert clock.left(4) == "0 s"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,8 @@ def record(path: Path, **settings: Any) -> Path:
 def first_observation() -> Observation:
     """What is seen of a tiny host after its first epoch: every slot is free."""
     growth = Growth(GrowthConfig(epochs=8, fix=MEMBER, control=False))
-    seen = growth.reset([Start("digits", 0)])[0]
+    growth.begin({0: Start("digits", 0)})
+    seen = growth.train()[0].observation
     growth.close()
     return seen
 

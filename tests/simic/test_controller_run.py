@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from esper.leyline.errors import ConfigError, DeviceError, EsperError, UnknownNameError
-from esper.leyline.events import Envelope, EpochFinished, HostFinished, HostStarted, RolledBack, RunFinished, RunStarted, StageChanged
+from esper.leyline.events import Envelope, EpochFinished, HostFinished, HostStarted, RolledBack, RunStarted, StageChanged
 from esper.leyline.stages import Stage
 from esper.nissa import Hub
 from esper.simic.runs.controller import ControllerRun
@@ -41,29 +41,33 @@ class Kept:
         return [envelope for envelope in self.envelopes if isinstance(envelope.event, kind)]
 
 
-def finished(session: ControllerRun) -> dict[str, Any]:
-    session.begin()
-    while not session.done:
-        session.run_epoch()
-    return session.end()
+def finished(run: ControllerRun) -> dict[str, Any]:
+    run.begin()
+    while not run.done:
+        run.run_round()
+    return run.end()
 
 
 @pytest.fixture(scope="module")
 def ended() -> tuple[ControllerRun, Kept, dict[str, Any]]:
     """A run that came to its end, what it recorded, and its summary."""
     kept = Kept()
-    session = ControllerRun(small(), Hub(None, [kept]), "esper train heuristic")
-    return session, kept, finished(session)
+    run = ControllerRun(small(), Hub(None, [kept]), "esper train heuristic")
+    return run, kept, finished(run)
 
 
-def test_the_record_begins_with_the_hosts_and_ends_with_the_run(ended: tuple[ControllerRun, Kept, dict[str, Any]]) -> None:
-    _session, kept, _ = ended
+def test_the_record_begins_with_the_run_and_its_hosts_and_ends_with_theirs(ended: tuple[ControllerRun, Kept, dict[str, Any]]) -> None:
+    _run, kept, _ = ended
     events = [envelope.event for envelope in kept.envelopes]
     assert isinstance(events[0], RunStarted)
     assert events[0].command == "esper train heuristic"
     assert all(isinstance(event, HostStarted) for event in events[1:5])
-    assert isinstance(events[-1], RunFinished)
+    assert isinstance(events[-1], HostFinished)
     assert [envelope.seq for envelope in kept.envelopes] == list(range(len(events)))
+    twins = {e.host: e.event.twin_of for e in kept.of(HostStarted) if isinstance(e.event, HostStarted)}
+    assert twins == {0: None, 1: None, 2: 0, 3: 1}, "whose control each host is"
+    assert [e.event.controller for e in kept.of(HostStarted) if isinstance(e.event, HostStarted)] == ["fixed"] * 2 + ["wait"] * 2
+    assert [e.event.seed for e in kept.of(HostStarted) if isinstance(e.event, HostStarted)] == [0, 1, 0, 1]
     epochs = Counter((envelope.host, envelope.epoch) for envelope in kept.of(EpochFinished))
     assert epochs == Counter({(host, epoch): 1 for host in range(4) for epoch in range(1, 11)})
     assert [envelope.host for envelope in kept.of(HostFinished)] == [0, 1, 2, 3]
@@ -81,12 +85,13 @@ def test_the_counts_of_the_summary_are_those_of_the_record(ended: tuple[Controll
 
 
 def test_the_figures_are_those_of_the_harvested_network(ended: tuple[ControllerRun, Kept, dict[str, Any]]) -> None:
-    session, _, summary = ended
-    for plot, host in zip(session.plots, [*summary["hosts"], *summary["control"]], strict=True):
-        network = plot.host.model.harvest(recalibrate=plot.host.reference())
-        split = session.data.test(FinalEvaluation(asked_by="a test"))
-        assert host["test_accuracy"] == plain_score(network, session.task, split)[1]
-        assert host["val_accuracy"] == plain_score(network, session.task, session.data.val)[1]
+    run, _, summary = ended
+    for place, host in enumerate([*summary["hosts"], *summary["control"]]):
+        grown = run.growth.hosts[place].host
+        network = grown.model.harvest(recalibrate=grown.reference())
+        split = run.data.test(FinalEvaluation(asked_by="a test"))
+        assert host["test_accuracy"] == plain_score(network, grown.task, split)[1]
+        assert host["val_accuracy"] == plain_score(network, grown.task, run.data.val)[1]
         assert host["parameters"] == sum(p.numel() for p in network.parameters())
 
 
@@ -96,13 +101,13 @@ def test_the_comparison_pairs_each_host_with_its_own_twin(ended: tuple[Controlle
     assert all(host["seed"] == twin["seed"] and host["host_parameters"] == twin["parameters"] for host, twin in pairs)
     difference = summary["against_control"]["test_accuracy"]
     assert difference["mean"] == pytest.approx(sum(host["test_accuracy"] - twin["test_accuracy"] for host, twin in pairs) / 2)
-    assert json.loads(json.dumps(summary)) == json.loads(json.dumps(summary, allow_nan=False))
+    assert json.loads(json.dumps(summary, allow_nan=False))["against_control"] == summary["against_control"], "figures are finite and plain"
 
 
 def test_a_twin_is_the_host_alone(ended: tuple[ControllerRun, Kept, dict[str, Any]]) -> None:
-    session, _, _ = ended
-    twin = session.plots[3].host
-    alone = Host(get("digits"), session.data, twin.member, 1, HASTY, FlopLedger())
+    run, _, _ = ended
+    twin = run.growth.hosts[3].host
+    alone = Host(get("digits"), run.data, twin.member, 1, HASTY, FlopLedger())
     for _ in range(10):
         train_epoch(alone)
         alone.end_epoch()
@@ -113,38 +118,44 @@ def test_a_twin_is_the_host_alone(ended: tuple[ControllerRun, Kept, dict[str, An
 
 
 def test_host_and_twin_are_one_until_something_grows() -> None:
-    session = ControllerRun(small(hosts=1), Hub())
-    (_, grown, _), (_, twin, _) = session.run_epoch()
-    assert (grown.train_loss, grown.val_loss) == (twin.train_loss, twin.val_loss)
-    assert bits(dict(session.plots[0].host.model.host.state_dict())) == bits(dict(session.plots[1].host.model.host.state_dict()))
+    run = ControllerRun(small(hosts=1), Hub())
+    run.run_round()
+    grown, twin = (run.growth.hosts[place].host for place in (0, 1))
+    assert grown.last is not None
+    assert twin.last is not None
+    assert (grown.last.train_loss, grown.last.val_loss) == (twin.last.train_loss, twin.last.val_loss)
+    assert bits(dict(grown.model.host.state_dict())) == bits(dict(twin.model.host.state_dict()))
+    for _ in range(3):
+        run.run_round()
+    assert bits(dict(grown.model.host.state_dict())) != bits(dict(twin.model.host.state_dict())), "growth leaves its mark"
 
 
 def test_the_test_split_is_not_touched_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     original, looks = Data.test, []
-    session = ControllerRun(small(epochs=4), Hub())
+    run = ControllerRun(small(epochs=4), Hub())
 
     def guarded(self: Data, purpose: FinalEvaluation) -> Split:
-        assert session.round == 3, "somebody looked at the test split during training"
+        assert run.round == 4, "somebody looked at the test split during training"
         looks.append(purpose.asked_by)
         return original(self, purpose)
 
     monkeypatch.setattr(Data, "test", guarded)
-    finished(session)
+    finished(run)
     assert looks == ["end of a run"] * 4
 
 
 def test_members_with_different_budgets_finish_in_their_own_time() -> None:
     kept = Kept()
     fix = {"widths": "[2,2]", "train_size": "50", "batch": "50"}
-    session = ControllerRun(small(hosts=3, seed=18, epochs=None, member="family", fix=fix, control=False), Hub(None, [kept]))
-    budgets = [plot.host.member.epochs for plot in session.plots]
+    run = ControllerRun(small(hosts=3, seed=18, epochs=None, member="family", fix=fix, control=False), Hub(None, [kept]))
+    budgets = [host.epochs for host in run.play.started]
     assert budgets == [25, 15, 15]
-    assert session.epochs == 25
-    summary = finished(session)
+    assert run.rounds == 25
+    summary = finished(run)
     assert [e.epoch for e in sorted(kept.of(HostFinished), key=lambda e: e.host or 0)] == budgets
     assert len(summary["hosts"]) == 3
-    assert session.round == 25
-    assert len({plot.host.member for plot in session.plots}) > 1
+    assert run.round == 25
+    assert len({str(host.member) for host in run.play.started}) > 1
 
 
 def test_a_controller_that_only_waits_has_no_twin() -> None:
@@ -154,27 +165,29 @@ def test_a_controller_that_only_waits_has_no_twin() -> None:
     assert len(finished(ControllerRun(small(control=False, hosts=1, epochs=2), Hub()))["hosts"]) == 1
 
 
-def test_without_telemetry_no_event_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: event: object, host: int | None = None, epoch: int | None = None) -> None:
-        raise AssertionError("an event was emitted")
+def test_without_anybody_to_tell_no_event_is_built_and_the_results_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = finished(ControllerRun(small(epochs=3), Hub(None, [Kept()]), "a command"))
 
-    monkeypatch.setattr("emit", refuse)
-    silent = finished(ControllerRun(small(epochs=3), Hub(), "a command"))
-    assert silent == finished(ControllerRun(small(epochs=3), Hub(None), "a command"))
+    def refuse(*args: object) -> None:
+        raise AssertionError("an event was built")
+
+    monkeypatch.setattr("esper.simic.growth.play.epoch_events", refuse)
+    monkeypatch.setattr("esper.simic.growth.play.decided", refuse)
+    assert finished(ControllerRun(small(epochs=3), Hub(), "a command")) == watched
 
 
 def test_a_rollback_is_recorded_with_its_host_and_the_run_goes_on() -> None:
     kept = Kept()
-    session = ControllerRun(small(epochs=6), Hub(None, [kept]))
-    session.begin()
+    run = ControllerRun(small(epochs=6), Hub(None, [kept]))
+    run.begin()
     for _ in range(3):
-        session.run_epoch()
+        run.run_round()
     with torch.no_grad():
-        session.plots[1].host.model.host.get_parameter("head.weight").fill_(torch.nan)
-    while not session.done:
-        session.run_epoch()
+        run.growth.hosts[1].host.model.host.get_parameter("head.weight").fill_(torch.nan)
+    while not run.done:
+        run.run_round()
     assert [(e.host, e.epoch) for e in kept.of(RolledBack)] == [(1, 4)]
-    assert session.end()["hosts"][1]["rollbacks"] == 1
+    assert run.end()["hosts"][1]["rollbacks"] == 1
 
 
 def test_only_the_slots_that_were_named_are_used() -> None:

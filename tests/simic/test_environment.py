@@ -71,7 +71,7 @@ def test_an_episode_is_a_budget_and_ends_terminated_with_its_figures():
         *[(False, False, False)] * 3,
         (True, False, True),
     ]
-    assert {"accuracy", "loss", "parameters", "fossilized"} <= told[-1][-1]["final"].keys()
+    assert {"val_accuracy", "val_loss", "parameters", "fossilized"} <= told[-1][-1]["final"].keys()
 
 
 def test_a_time_limit_of_the_user_truncates():
@@ -236,7 +236,7 @@ def test_who_only_waits_is_its_own_control_to_the_last_digit():
     env.reset(seed=0)
     steps = [env.step(heads(masks_of(env), Decision(op=Op.WAIT))) for _ in range(3)]
     final = steps[-1][-1]["final"]
-    assert (final["accuracy"], final["loss"]) == (final["control_accuracy"], final["control_loss"])
+    assert (final["val_accuracy"], final["val_loss"]) == (final["control_accuracy"], final["control_loss"])
     assert [reward for _, reward, *_ in steps] == [0.0, 0.0, 0.0]
 
 

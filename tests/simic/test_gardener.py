@@ -281,7 +281,7 @@ def test_a_shadow_on_top_of_another_isolation_is_refused(digits):
 def test_every_named_policy_works(digits, policy):
     loop = Loop(digits, policy, epochs=6, images=64).run(6)
     assert len(loop.gardener.history) == 6
-    assert loop.gardener.episode.controller.name == policy
+    assert loop.gardener.controller.name == policy
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
-"""The school: rounds, learning, examination, and going on after a stop."""
+"""The run of PPO: rounds, learning, examination, and going on after a stop."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +12,11 @@ import pytest
 import torch
 
 from esper.leyline.config import load
-from esper.leyline.errors import ConfigError, PolicyError, UnknownNameError
-from esper.nissa import read_events
+from esper.leyline.errors import ConfigError, PolicyError, RunError, UnknownNameError
+from esper.leyline.events import Envelope, HostFinished, HostStarted, RoundFinished
+from esper.nissa import Hub, read_events
 from esper.simic.growth.environment import Growth, Start
-from esper.simic.growth.play import play_controller
+from esper.simic.growth.play import ControllerDecider, Play
 from esper.simic.runs.ppo import PPORun
 from esper.simic.runs.ppo_config import PPORunConfig
 from esper.simic.runs.runner import Interrupted, resume, start
@@ -34,39 +37,31 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class StopAfter:
-    """Asks for a stop after so many rounds, as Ctrl-C would."""
+    """A sink that asks for a stop after so many rounds, as Ctrl-C would."""
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
 
-    def start(self, work: PPORun) -> None:
-        self.work = work
-
-    def progress(self, done: int) -> None:
-        """Nothing."""
-
-    def epoch(self, work: PPORun) -> None:
-        if work.round == self.rounds:
-            import os
-            import signal
-
+    def write(self, envelope: Envelope) -> None:
+        if isinstance(envelope.event, RoundFinished) and envelope.event.round == self.rounds:
             os.kill(os.getpid(), signal.SIGINT)
 
-    def stop(self) -> None:
-        """Nothing."""
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def policy_of(run: Path) -> dict[str, torch.Tensor]:
     checkpoint = CheckpointStore(run / "checkpoints", run=read_run(run).id).latest()
     assert checkpoint is not None
-    found: dict[str, torch.Tensor] = checkpoint.state["session"]["policy"]
+    found: dict[str, torch.Tensor] = checkpoint.state["work"]["learner"]["policy"]
     return found
 
 
 def test_a_school_that_was_stopped_learns_the_same(tmp_path: Path) -> None:
     whole = start(TINY, tmp_path / "whole", "test")
     with pytest.raises(Interrupted, match="--resume"):
-        start(TINY, tmp_path / "stopped", "test", StopAfter(1))
+        start(TINY, tmp_path / "stopped", "test", sinks=[StopAfter(1)])
     again = resume(tmp_path / "stopped")
     assert json.dumps(whole["rounds"]) == json.dumps(again["rounds"])
     assert whole["examination"] == again["examination"]
@@ -80,10 +75,37 @@ def test_a_school_that_was_stopped_learns_the_same(tmp_path: Path) -> None:
         resume(tmp_path / "whole")
 
 
+def test_every_host_of_the_record_can_be_told_from_every_other(tmp_path: Path) -> None:
+    start(TINY, tmp_path / "run", "test")
+    envelopes = list(read_events(tmp_path / "run" / "events.jsonl"))
+    started = {each.host: each.event for each in envelopes if isinstance(each.event, HostStarted)}
+    ended = [each.host for each in envelopes if isinstance(each.event, HostFinished)]
+    assert len(started) == len(ended) == len(set(ended)) == 3 * 3 + 5 * 2
+    assert [host.round for host in started.values()] == [1] * 3 + [2] * 3 + [3] * 13
+    assert [host.arm for host in started.values()] == [""] * 9 + [arm for arm in PPORun.ARMS for _ in range(2)]
+    assert all(host.seed >= 1_000_000 for host in started.values() if not host.arm)
+    assert sorted({host.seed for host in started.values() if host.arm}) == [0, 1], "the examination is on hosts that nobody trained on"
+    last = {each.host: each.epoch for each in envelopes if each.host is not None}
+    assert set(last.values()) == {7}
+
+
+def test_a_finished_run_goes_on_for_more_rounds_and_ends_as_one_that_was_longer_from_the_start(tmp_path: Path) -> None:
+    config = replace(TINY, ppo=replace(TINY.ppo, decay_updates=9, entropy_updates=9))
+    start(replace(config, rounds=2), tmp_path / "run", "test")
+    extended = resume(tmp_path / "run", settings={"rounds": 3})
+    whole = start(config, tmp_path / "whole", "test")
+    assert extended["rounds"] == whole["rounds"]
+    assert extended["examination"] == whole["examination"]
+    records = [[e.identity() for e in read_events(tmp_path / name / "events.jsonl")] for name in ("run", "whole")]
+    assert records[0][1:] == records[1][1:], "all but the number of rounds that was told at the start"
+    with pytest.raises(RunError, match="finished"):
+        resume(tmp_path / "run", settings={"rounds": 3})
+
+
 def test_a_stopped_run_goes_on_with_other_settings_of_learning_and_no_others(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with pytest.raises(Interrupted):
-        start(TINY, run, "test", StopAfter(1))
+        start(TINY, run, "test", sinks=[StopAfter(1)])
     for wrong in ("hosts", "task", "ppo.prior.wait", "training.clip"):
         with pytest.raises(ConfigError, match=f"'{wrong}' cannot change when a run goes on; what can: rounds, "):
             resume(run, settings={wrong: 3})
@@ -96,12 +118,12 @@ def test_a_stopped_run_goes_on_with_other_settings_of_learning_and_no_others(tmp
     assert "changed: ppo.entropy_start is 0.5, " in (run / "log.txt").read_text()
     newest = CheckpointStore(run / "checkpoints", run=read_run(run).id).latest()
     assert newest is not None
-    assert [group["weight_decay"] for group in newest.state["session"]["optimizer"]["param_groups"]] == [0.0, 0.25]
+    assert [group["weight_decay"] for group in newest.state["work"]["learner"]["optimizer"]["param_groups"]] == [0.0, 0.25]
 
 
 def test_a_run_under_a_controller_goes_on_as_it_began(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
-        start(small(), tmp_path / "run", "test", StopAfter(2))
+        start(small(), tmp_path / "run", "test", sinks=[StopAfter(2)])
     with pytest.raises(ConfigError, match="'epochs' cannot change when a run goes on; this kind of run goes on as it began"):
         resume(tmp_path / "run", settings={"epochs": 20})
 
@@ -110,8 +132,8 @@ def test_workers_play_what_one_process_plays(tmp_path: Path) -> None:
     config = replace(TINY, rounds=1)
     alone, several = PPORun(config, Hub()), PPORun(replace(config, workers=2), Hub())
     try:
-        alone.run_epoch()
-        several.run_epoch()
+        alone.run_round()
+        several.run_round()
         assert alone.history == several.history
         for one, other in zip(alone.policy.parameters(), several.policy.parameters(), strict=True):
             assert torch.equal(one, other)
@@ -148,6 +170,7 @@ def test_mistakes_are_found_before_anything_is_trained(tmp_path: Path) -> None:
 
 def test_a_random_legal_episode_on_the_default_task_often_ends_with_a_fossil() -> None:
     config = replace(PPORunConfig(), control=False)
-    played = play_controller(Growth(config), make("random"), [Start("digits", seed) for seed in range(8)])
-    share = sum(each.final["fossilized"] > 0 for each in played) / len(played)
+    starts = [Start("digits", seed) for seed in range(8)]
+    played = Play(Growth(config), ControllerDecider([make("random")] * 8), starts).through()
+    share = sum(each.fossilized > 0 for each in played) / len(played)
     assert share > 0.2, "with nothing to learn from, nothing is learned"

@@ -22,6 +22,7 @@ import pytest
 from benchmarks.kill import outcome
 from esper.cli.main import main
 from esper.leyline.errors import CheckpointError, ConfigError, EsperError, PolicyError, RunError
+from esper.leyline.events import Envelope, RoundFinished
 from esper.simic.growth.config import ControllerRunConfig
 from esper.simic.runs.runner import resume, start
 from esper.tamiyo.policy.policy_file import save_policy
@@ -35,32 +36,30 @@ RUN = """heuristic --run run --controller fixed --fixed.first 1 --fixed.period 1
 KILLER = Path(__file__).parents[2] / "benchmarks" / "kill.py"
 
 
-class Crash(Exception):
+class Crash(BaseException):
     """Something that no code expects."""
 
 
 class CrashAfter:
-    """A watcher that ends the process, as it were, when an epoch is over: before its checkpoint."""
+    """A sink that ends the process, as it were, when a round is over: before its checkpoint."""
 
-    def __init__(self, epoch: int) -> None:
-        self.at = epoch
+    def __init__(self, round: int) -> None:
+        self.at = round
 
-    def start(self, work: Any) -> None: ...
-
-    def progress(self, done: int) -> None: ...
-
-    def epoch(self, work: Any) -> None:
-        if work.round == self.at:
+    def write(self, envelope: Envelope) -> None:
+        if isinstance(envelope.event, RoundFinished) and envelope.event.round == self.at:
             raise Crash
 
-    def stop(self) -> None: ...
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def crash(config: ControllerRunConfig, run: Path, epochs: Sequence[int]) -> None:
     """Start a run and crash it after each of these epochs."""
     for number, epoch in enumerate(epochs):
         with pytest.raises(Crash):
-            start(config, run, "a run", CrashAfter(epoch)) if number == 0 else resume(run, CrashAfter(epoch))
+            start(config, run, "a run", sinks=[CrashAfter(epoch)]) if number == 0 else resume(run, sinks=[CrashAfter(epoch)])
 
 
 def assert_same(run: Path, expected: dict[str, Any]) -> None:
@@ -185,7 +184,8 @@ def test_ctrl_c_stops_after_a_checkpoint_and_says_how_to_go_on(alone: dict[str, 
         running.send_signal(signal.SIGINT)
         out, errors = running.communicate()
     assert running.returncode == 130
-    told = re.fullmatch(r"esper: stopped after (\d+) of 24; go on with: esper train --resume run\n", errors)
+    assert "esper: stopping after this round, with a checkpoint; Ctrl-C again stops at once" in errors
+    told = re.search(r"^esper: stopped after (\d+) of 24; go on with: esper train --resume run\n", errors, re.MULTILINE)
     assert told, errors
     stopped = int(told[1])
     assert (tmp_path / "run" / "checkpoints" / f"step-{stopped:08}").exists()
@@ -362,7 +362,7 @@ def test_a_run_can_be_moved_between_its_stops(run: Path, tmp_path: Path, interru
 
 def test_telemetry_switched_off_for_a_while_leaves_a_record_without_gaps(run: Path, interrupted: tuple[Path, dict[str, Any]]) -> None:
     with pytest.raises(Crash):
-        resume(run, CrashAfter(9), telemetry=False)
+        resume(run, sinks=[CrashAfter(9)], telemetry=False)
     resume(run)
     found = outcome(run)
     assert found["checkpoint"] == interrupted[1]["checkpoint"]

@@ -13,7 +13,7 @@ from esper.simic.growth.config import GrowthConfig
 from esper.simic.growth.environment import Start
 from esper.simic.growth.workers import GrowthWorkers
 
-STARTS = [Start("digits", seed) for seed in range(2)]
+STARTS = dict(enumerate([Start("digits", seed) for seed in range(2)]))
 
 
 @pytest.mark.parametrize("killed", ["before a question", "with a question in its pipe"])
@@ -24,11 +24,11 @@ def test_a_worker_that_is_killed_is_told(killed: str) -> None:
             os.kill(workers._processes[1].pid, signal.SIGKILL)
             workers._processes[1].join()
         else:
-            workers.reset(STARTS)
+            workers.begin(STARTS)
             os.kill(workers._processes[1].pid, signal.SIGSTOP)
-            workers._pipes[1].send(("step", [WAIT]))
+            workers._pipes[1].send(("act", ({1: WAIT},)))
             os.kill(workers._processes[1].pid, signal.SIGKILL)
         with pytest.raises(RunError, match="worker 1 was ended by signal 9; signal 9 often means that memory ran out"):
-            workers.reset(STARTS)
+            workers.begin(STARTS)
     finally:
         workers.close()

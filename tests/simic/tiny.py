@@ -40,9 +40,7 @@ def inner(env: gymnasium.Env[Any, Any]) -> GrowthEnv:
 
 def masks_of(env: gymnasium.Env[Any, Any]) -> Masks:
     """What tamiyo says may be decided now."""
-    seen = inner(env)._observation
-    assert seen is not None
-    return seen.masks
+    return inner(env)._seen().masks
 
 
 def heads(masks: Masks, decision: Decision) -> np.ndarray[Any, Any]:

@@ -54,7 +54,7 @@ class Hub:
         self._seq = 0 if journal is None else journal.next_seq()
         self._position = dict(BEGINNING)
         """Without a journal: what `restore` was given."""
-        self._recording = journal is not None
+        self._recording = True
 
     @property
     def on(self) -> bool:
@@ -66,8 +66,9 @@ class Hub:
         if not self.on:
             return
         envelope = Envelope(seq=self._seq, time=time.time(), host=host, epoch=epoch, event=event)
-        if self._recording and self._journal is not None:
-            self._journal.write(envelope)
+        if self._recording:
+            if self._journal is not None:
+                self._journal.write(envelope)
             self._seq += 1
         self._each("write", lambda sink: sink.write(envelope))
 
@@ -109,7 +110,7 @@ class Hub:
         try:
             yield
         finally:
-            self._recording = self._journal is not None
+            self._recording = True
 
     def close(self) -> None:
         """Pass on what is held back and let go of every sink."""

@@ -40,18 +40,18 @@ def harvest_of_run(path: Path, host: int | None = None) -> tuple[nn.Module, Tens
     checkpoint = CheckpointStore(path / "checkpoints", run=info.id).latest()
     if checkpoint is None:
         raise RunError(f"the run {path} has no checkpoint yet; there is no network to export")
-    state = checkpoint.state["session"]
-    plots = state["plots"][: config.hosts]
+    state = checkpoint.state["work"]
+    hosts = state["hosts"][: config.hosts]
     if host is None:
-        host = max(range(len(plots)), key=lambda i: plots[i]["result"]["val_accuracy"] if plots[i]["result"] else -1.0)
-    if not 0 <= host < len(plots):
-        raise ConfigError(f"the run {path} has the hosts 0 to {len(plots) - 1}, found {host}")
+        host = max(range(len(hosts)), key=lambda i: hosts[i]["result"]["val_accuracy"] if hosts[i]["result"] else -1.0)
+    if not 0 <= host < len(hosts):
+        raise ConfigError(f"the run {path} has the hosts 0 to {len(hosts) - 1}, found {host}")
     for file in config.task_files:
         load_task_file(file)
     task = get_task(config.task)
     net, slots, example = task.build_host(config.member_for(task.family, config.seed + host), state["classes"], config.seed + host)
     model = Growable(net, slots, example)
-    saved = plots[host]["host"]
+    saved = hosts[host]["host"]
     model.load_state_dict(saved["model"])
     for name, value in saved["harvest_norms"].items():
         model.get_buffer(name).copy_(value)

@@ -277,7 +277,7 @@ class Host:
         self.model.journal.append(RolledBack(reason=reason, to_epoch=self.snapshot.epoch, pruned=tuple(live)))
 
     def _drop_broken_seeds(self, figures: Sequence[float]) -> bool:
-        """A seed that is not finite and has no influence yet cannot hurt the host; it is pruned, and the host goes on. Whether there was one."""
+        """Prune seeds that are not finite: without influence yet they cannot hurt the host, which goes on. Whether there was one."""
         reports = self.model.reports(figures)
         broken = [report.slot for report in reports if report.stage in (Stage.GERMINATED, Stage.TRAINING) and not report.finite]
         for slot in broken:
