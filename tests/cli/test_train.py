@@ -43,7 +43,7 @@ SMALL = ["--hosts", "1", "--epochs", "3", "--fix", "widths=[2,2,4]", "train_size
         ("heuristic --epochs ten", "'epochs' must be an integer, from 1 to 1000000; found 'ten'"),
         ("heuristic --seed -1", "'seed' must be an integer, at least 0; found -1"),
         ("heuristic --fix kernel", "--fix: 'kernel' is not a pair; expected NAME=VALUE"),
-        ("heuristic --fix kernal=3", "Member has no field 'kernal'; did you mean 'kernel'?"),
+        ("heuristic --fix kernal=3", "Member: unknown key 'kernal'; did you mean 'kernel'?"),
         ("heuristic --fix kernel=two", "'kernel' must be an integer; found 'two'"),
         ("heuristic --fix kernel=4", "'kernel' is 4; expected an odd size"),
         ("heuristic --fix widths=[8,8,8,8,8]", "does not run on the example input"),

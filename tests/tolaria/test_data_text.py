@@ -100,7 +100,7 @@ def test_val_is_cut_from_the_training_file_and_test_is_the_validation_file(train
 
 def test_a_missing_validation_file_is_named(tmp_path: Path) -> None:
     path = write_stories(tmp_path, "TinyStories-train.txt", "other.txt")
-    with pytest.raises(DataError, match=r"expected TinyStories-valid\.txt or TinyStories-val\.txt next to it"):
+    with pytest.raises(DataError, match=r"expected TinyStories-valid\.txt or TinyStories-val\.txt"):
         read_tinystories(path)
 
 

@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from esper.leyline.errors import RunError
 from esper.leyline.events import Envelope, Event, SinkFailed
@@ -25,6 +25,7 @@ BEGINNING: Mapping[str, int] = MappingProxyType({"seq": 0, "offset": 0})
 """The position before the first event."""
 
 
+@runtime_checkable
 class Sink(Protocol):
     """Something that events are sent to."""
 

@@ -19,10 +19,11 @@ from esper.leyline.reports import EpochReport
 from esper.simic.growth.config import GrowthConfig
 from esper.simic.growth.episode import Episode, Step
 from esper.simic.growth.twins import TwinCache, final_score
+from esper.simic.plugins import load_plugins
 from esper.simic.rewards import RewardStep, RewardTracker, Twin
 from esper.tamiyo import Observation, Rules, make
 from esper.tolaria.data import Data
-from esper.tolaria.tasks import Member, Task, load_task_file
+from esper.tolaria.tasks import Member, Task
 from esper.tolaria.tasks import get as get_task
 from esper.tolaria.training.device import device_named
 from esper.tolaria.training.engine import Engine, SerialEngine
@@ -84,8 +85,7 @@ class Growth:
     def __init__(self, config: GrowthConfig, engine: Engine | None = None) -> None:
         self.config, self.engine = config, engine or SerialEngine()
         self.device = device_named(config.device)
-        for file in config.task_files:
-            load_task_file(file)
+        load_plugins(config.plugins)
         torch.set_num_threads(config.threads or 1)
         self.ledger = FlopLedger()
         self._data: dict[str, Data] = {}
@@ -95,7 +95,7 @@ class Growth:
     def data(self, task: Task) -> Data:
         """The task's data, loaded once."""
         if task.name not in self._data:
-            self._data[task.name] = task.load(self.config.data, self.device)
+            self._data[task.name] = task.open_data(self.config.data, self.device)
         return self._data[task.name]
 
     def member(self, task: Task, seed: int) -> Member:

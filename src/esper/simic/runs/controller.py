@@ -22,13 +22,13 @@ from esper.simic.growth.deciding import controller_for, is_policy_file
 from esper.simic.growth.earning import Earnings
 from esper.simic.growth.episode import Episode, Step
 from esper.simic.growth.twins import final_score
+from esper.simic.plugins import load_plugins
 from esper.simic.rewards import FinalScore, RewardStep, Twin
 from esper.simic.runs.paired import paired_difference
 from esper.tamiyo import Rules
 from esper.tamiyo import make as make_controller
 from esper.tolaria.data import FinalEvaluation
 from esper.tolaria.tasks import get as get_task
-from esper.tolaria.tasks import load_task_file
 from esper.tolaria.training.device import device_named
 from esper.tolaria.training.engine import Engine, SerialEngine
 from esper.tolaria.training.flops import FlopLedger
@@ -69,13 +69,12 @@ class ControllerRun:
     ) -> None:
         self.config, self.hub, self.command, self.episodes = config, hub, command, episodes
         self.engine = engine or SerialEngine()
-        for file in config.task_files:
-            load_task_file(file)
+        load_plugins(config.plugins)
         self.task = get_task(config.task)
         threads = config.threads or self.task.threads
         if threads:
             torch.set_num_threads(threads)
-        self.data = self.task.load(config.data, device_named(config.device))
+        self.data = self.task.open_data(config.data, device_named(config.device))
         self.ledger = FlopLedger()
         settings = {"heuristic": config.heuristic, "fixed": config.fixed, "random": config.random}
         self.controller = controller_for(config.controller, settings.get(config.controller), called="controller")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from esper.leyline.errors import DataError
+from esper.tolaria.data.sources import first_file
 from esper.tolaria.data.splits import Data, Split
 from esper.tolaria.data.streams import draws
 
@@ -55,6 +56,11 @@ class Texts:
     val: Sequence[str]
     test: Sequence[str]
     origin: str
+
+    def __post_init__(self) -> None:
+        for part, documents in (("train", self.train), ("val", self.val), ("test", self.test)):
+            if isinstance(documents, str) or not all(isinstance(document, str) for document in documents):
+                raise DataError(f"{self.origin}: the documents for {part} are no texts; expected a list of str")
 
     def fingerprint(self) -> str:
         """SHA-256 of every document and of which split it is in."""
@@ -102,10 +108,7 @@ def read_stories(path: Path, limit: int = STORIES_LIMIT) -> list[str]:
 
 def read_tinystories(train_file: Path) -> Texts:
     """Train and val, one story in twenty, from the training file; test from the validation file next to it."""
-    names = [train_file.name.replace("train", other) for other in ("valid", "val")]
-    test_file = next((path for name in names if (path := train_file.with_name(name)).is_file()), None)
-    if test_file is None:
-        raise DataError(f"{train_file}: the stories for the test split are missing; expected {' or '.join(names)} next to it")
+    test_file = first_file(train_file.parent, [train_file.name.replace("train", other) for other in ("valid", "val")])
     stories = read_stories(train_file)
     for_val = (draws(torch.arange(len(stories)), "val") % VAL_STORIES == 0).tolist()
     return Texts(
