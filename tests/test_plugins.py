@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 import esper
+from esper.cli.main import main
 from esper.leyline.errors import ConfigError, UnknownNameError
 from esper.leyline.events import Envelope, Note, Rewarded
 from esper.nissa import Hub, make_sink, read_events
@@ -231,39 +231,37 @@ def test_environments_and_their_workers_load_plugins(tmp_path: Path) -> None:
 # Installed packages
 
 
-def install(folder: Path, code: str) -> None:
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch, module: str, code: str) -> None:
     """A package of one module that names itself as a plug-in, as pip would leave it."""
-    (folder / "garden_tools.py").write_text(code)
-    info = folder / "garden_tools-1.2.dist-info"
+    (folder / f"{module}.py").write_text(code)
+    info = folder / f"{module}-1.2.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: garden-tools\nVersion: 1.2\n")
-    (info / "entry_points.txt").write_text("[esper.plugins]\ntools = garden_tools\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text(f"[esper.plugins]\nmine = {module}\n")
+    monkeypatch.syspath_prepend(folder)
 
 
-def esper_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "esper.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
-
-
-def test_an_installed_package_is_enough(tmp_path: Path) -> None:
-    install(tmp_path, EVERYTHING.format(name="installed"))
-    listed = {row["task"]: row for row in json.loads(esper_in(tmp_path, "tasks", "--json").stdout)}
+def test_an_installed_package_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    install(tmp_path, monkeypatch, "garden_tools", EVERYTHING.format(name="installed"))
+    main(["tasks", "--json"])
+    listed = {row["task"]: row for row in json.loads(capsys.readouterr().out)}
     assert listed["installed"]["from"] == f"{tmp_path / 'garden_tools.py'}:4"
-    blueprints = json.loads(esper_in(tmp_path, "blueprints", "--json", "--topology", "vector").stdout)
-    assert blueprints[-1]["name"] == "my_linear"
+    main(["blueprints", "--json", "--topology", "vector"])
+    assert json.loads(capsys.readouterr().out)[-1]["name"] == "my_linear"
     options = "--task installed --controller lazy --hosts 1 --epochs 1 --no-control --fix train_size=100 --quiet --reward.extra mine=1"
-    done = esper_in(tmp_path, "train", "heuristic", *options.split(), "--run", str(tmp_path / "run"))
-    assert done.returncode == 0, done.stderr
+    assert main(["train", "heuristic", *options.split(), "--run", str(tmp_path / "run")]) == 0
 
 
-def test_an_installed_package_that_fails_is_named(tmp_path: Path) -> None:
-    install(tmp_path, "import esper\n1 / 0\n")
+def test_an_installed_package_that_fails_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(tmp_path, monkeypatch, "broken_tools", EVERYTHING.format(name="never") + "1 / 0\n")
+    before = keys()
     for command in (["tasks"], ["blueprints"], ["train", "heuristic", "--run", str(tmp_path / "run")]):
-        done = esper_in(tmp_path, *command)
-        assert done.returncode == 2
-        assert done.stderr.startswith("esper: the plug-in 'tools' of garden-tools 1.2 cannot be loaded: garden_tools: ZeroDivisionError")
-        assert done.stderr.count("\n") == 1
+        assert main(command) == 2
+        told = "esper: the plug-in 'mine' of broken_tools 1.2 cannot be loaded: broken_tools: ZeroDivisionError: division by zero\n"
+        assert capsys.readouterr().err == told
+    assert keys() == before
 
 
 # Rewards and sinks

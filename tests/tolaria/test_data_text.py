@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,6 @@ from esper.tolaria.data.text import (
     OTHER,
     VOCABULARY,
     Texts,
-    decode,
     encode,
     read_stories,
     read_tinystories,
@@ -28,6 +28,12 @@ from esper.tolaria.data.text import (
 )
 
 CPU = torch.device("cpu")
+
+
+def decode(tokens: Iterable[int]) -> str:
+    """The text of tokens: a form feed for the end of a document, a replacement character for what is not in the alphabet."""
+    signs = "\f\N{REPLACEMENT CHARACTER}" + ALPHABET
+    return "".join(signs[token] for token in tokens)
 
 
 def test_the_vocabulary_is_printable_ascii_newline_end_and_other() -> None:

@@ -15,11 +15,11 @@ DATA_VARIABLE = "ESPER_DATA"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
-    """A published file."""
+    """A file of a published data set, and how to tell that it came whole."""
 
     url: str
     size: int
-    """Bytes."""
+    """How many bytes it has."""
     checksum: str
     """`md5:` or `sha256:` and the sum in hexadecimal, as published."""
 
@@ -31,7 +31,7 @@ class Download:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A published data set."""
+    """A published data set: its files, where they are looked for, and where they can be had."""
 
     name: str
     """Name of its folder in the cache, and of `esper tasks --download NAME`."""

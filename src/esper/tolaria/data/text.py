@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,12 +76,6 @@ def encode(text: str) -> np.ndarray:
     table[[ord(character) for character in ALPHABET]] = np.arange(2, VOCABULARY, dtype=np.uint8)
     points = np.frombuffer(text.translate(PLAIN).encode("utf-32-le"), dtype=np.uint32)
     return np.where(points < 128, table[np.minimum(points, 127)], OTHER).astype(np.uint8)
-
-
-def decode(tokens: Iterable[int]) -> str:
-    """The text of tokens; the end of a document is written as a form feed, an unknown character as '\\N{REPLACEMENT CHARACTER}'."""
-    signs = "\f\N{REPLACEMENT CHARACTER}" + ALPHABET
-    return "".join(signs[token] for token in tokens)
 
 
 def read_stories(path: Path, limit: int = STORIES_LIMIT) -> list[str]:
