@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROJECT = Path(__file__).resolve().parent.parent
 
 
@@ -27,3 +29,38 @@ def test_a_resnet_is_grown_and_compared_with_itself():
     assert "without growth: " in told
     assert "         grown: " in told
     assert "kept what grew at: " in told
+
+
+PLUGINS = ("my_task.py", "my_blueprint.py", "my_controller.py", "my_reward.py", "my_sink.py")
+
+
+def test_plugins_of_every_kind_work_together(tmp_path):
+    """A run of the task under the controller, which grows the blueprint and is paid by the component; then the sink is told of it."""
+    program = f"""
+from pathlib import Path
+from esper.cli.main import main
+from esper.leyline.events import Decided, Rewarded
+from esper.nissa import make_sink, read_events
+
+run = Path({str(tmp_path / "run")!r})
+options = "--task odd-or-even --controller eager --hosts 1 --epochs 5 --no-control --quiet --reward.extra thrift=0.1"
+plugins = [f"examples/{{name}}" for name in {PLUGINS!r}]
+assert main(["train", "heuristic", *options.split(), "--run", str(run), "--plugins", *plugins]) == 0
+sink = make_sink("csv", run)
+events = list(read_events(run / "events.jsonl"))
+for envelope in events:
+    sink.write(envelope)
+sink.close()
+assert next(each.event.blueprint for each in events if isinstance(each.event, Decided)) == "far_conv"
+assert min(each.event.components["thrift"] for each in events if isinstance(each.event, Rewarded)) < 0
+assert len((run / "accuracy.csv").read_text().splitlines()) == 1 + 5
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ESPER_DATA": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_the_page_shows_the_plugins_as_they_are(name):
+    code = (PROJECT / "examples" / name).read_text(encoding="utf-8")
+    assert f"```python\n{code}```\n" in (PROJECT / "docs/bring-your-own.md").read_text(encoding="utf-8")

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 GUIDE = Path(__file__).resolve().parent.parent / "docs/guide.md"
 TEXT = GUIDE.read_text(encoding="utf-8")
 
@@ -29,7 +31,8 @@ def test_every_block_runs_in_order(tmp_path):
     assert "FOSSILIZE" in done.stdout
 
 
-def test_every_link_leads_to_a_page():
-    linked = re.findall(r"\]\(([^)#]+)", TEXT)
+@pytest.mark.parametrize("page", ["guide.md", "bring-your-own.md"])
+def test_every_link_leads_to_a_page(page):
+    linked = re.findall(r"\]\(([^)#]+)", (GUIDE.parent / page).read_text(encoding="utf-8"))
     assert linked
     assert [page for page in linked if not (GUIDE.parent / page).is_file()] == []

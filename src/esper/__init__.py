@@ -21,9 +21,16 @@ if TYPE_CHECKING:
     from esper.leyline.reports import GateConfig as GateConfig
     from esper.leyline.reports import LifecycleConfig as LifecycleConfig
     from esper.leyline.stages import Stage as Stage
+    from esper.nissa import sink as sink
     from esper.simic.gardener import Evaluation as Evaluation
     from esper.simic.gardener import Gardener as Gardener
     from esper.simic.registration import register_environments as register_environments
+    from esper.simic.rewards import RewardInput as RewardInput
+    from esper.simic.rewards import reward_component as reward_component
+    from esper.tamiyo import register as _controller
+    from esper.tolaria.tasks import register as _task
+
+    controller, task = _controller, _task
 
 __version__ = "0.1.0"
 
@@ -37,11 +44,16 @@ _HOMES = {
     "GateConfig": "esper.leyline.reports",
     "LifecycleConfig": "esper.leyline.reports",
     "Stage": "esper.leyline.stages",
+    "sink": "esper.nissa",
     "Evaluation": "esper.simic.gardener",
     "Gardener": "esper.simic.gardener",
     "register_environments": "esper.simic.registration",
+    "RewardInput": "esper.simic.rewards",
+    "reward_component": "esper.simic.rewards",
+    "controller": "esper.tamiyo:register",
+    "task": "esper.tolaria.tasks:register",
 }
-"""Where each public name lives; loaded on first use."""
+"""Where each public name lives, `module` or `module:name there`; loaded on first use."""
 
 __all__ = [*_HOMES, "__version__"]
 
@@ -49,7 +61,8 @@ __all__ = [*_HOMES, "__version__"]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'esper' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    home, _, other = _HOMES[name].partition(":")
+    return getattr(importlib.import_module(home), other or name)
 
 
 def __dir__() -> list[str]:

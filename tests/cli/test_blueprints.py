@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from esper.cli.blueprints import main
-from esper.kasmina.blueprints import BLUEPRINTS, SlotShape, parameter_count
+from esper.kasmina.blueprints import BLUEPRINTS, SlotShape, parameter_count, unregister
 from esper.leyline.errors import ConfigError, SlotError, UnknownNameError
 from esper.leyline.reports import Topology
 
@@ -38,7 +39,7 @@ def test_a_topology_narrows_the_list(capsys: pytest.CaptureFixture[str]) -> None
 def test_in_a_pipe_the_list_is_plain_aligned_lines(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--topology", "map2d"])
     header, *lines = capsys.readouterr().out.splitlines()
-    assert header.split() == ["topology", "name", "parameters", "purpose"]
+    assert header.split() == ["topology", "name", "parameters", "from", "purpose"]
     assert len(lines) == 7
     assert all(line.startswith("map2d") for line in lines)
     assert all(line[header.index("purpose") - 1] == " " and line[header.index("purpose")] != " " for line in lines)
@@ -71,6 +72,23 @@ def test_a_width_too_narrow_for_a_topology_is_refused_by_name(capsys: pytest.Cap
         main(["--width", "1"])
     assert main(["--width", "1", "--topology", "map2d"]) == 0
     assert capsys.readouterr().out
+
+
+def test_a_users_own_blueprints_are_listed_with_their_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import esper\n"
+        "from torch import nn\n"
+        "@esper.blueprint('listed', 'vector', purpose='mine')\n"
+        "def listed(shape): return nn.Linear(shape.width, shape.width)\n"
+    )
+    try:
+        main(["--json", "--topology", "vector", "--width", "4", "--plugins", str(file)])
+        *others, mine = json.loads(capsys.readouterr().out)
+        assert (mine["name"], mine["parameters"], mine["from"]) == ("listed", 4 * 4 + 4 + 4, f"{file}:3")
+        assert {row["from"] for row in others} == {"esper"}
+    finally:
+        unregister("listed", Topology.VECTOR)
 
 
 def test_help_imports_no_torch() -> None:

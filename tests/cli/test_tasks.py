@@ -53,7 +53,7 @@ def test_data_that_is_there_is_seen(capsys: pytest.CaptureFixture[str], tmp_path
 def test_in_a_pipe_the_list_is_plain_aligned_lines(capsys: pytest.CaptureFixture[str]) -> None:
     main([])
     header, *lines = capsys.readouterr().out.splitlines()
-    assert header.split() == ["task", "parameters", "slots", "data", "there", "summary"]
+    assert header.split() == ["task", "parameters", "slots", "data", "there", "from", "summary"]
     assert [line.split()[0] for line in lines] == list(names())
     assert all(line[header.index("summary") - 1] == " " and line[header.index("summary")] != " " for line in lines)
     assert "10,783,488" in lines[-1]
@@ -73,12 +73,15 @@ def test_a_users_own_tasks_are_listed(capsys: pytest.CaptureFixture[str], tmp_pa
     file = tmp_path / "my_task.py"
     file.write_text(
         "from dataclasses import replace\n"
-        "from esper.tolaria.tasks import get, register\n"
-        "register(replace(get('digits'), name='my-digits', summary='mine'))\n"
+        "import esper; from esper.tolaria.tasks import get\n"
+        "esper.task(replace(get('digits'), name='my-digits', summary='mine'))\n"
     )
-    assert rows(capsys, "--task-files", str(file))["my-digits"]["summary"] == "mine"
-    with pytest.raises(ConfigError, match="no task file"):
-        main(["--task-files", str(tmp_path / "none.py")])
+    listed = rows(capsys, "--plugins", str(file))
+    assert listed["my-digits"]["summary"] == "mine"
+    assert listed["my-digits"]["from"] == f"{file}:3"
+    assert listed["digits"]["from"] == "esper"
+    with pytest.raises(ConfigError, match="no plug-in at"):
+        main(["--plugins", str(tmp_path / "none.py")])
 
 
 @pytest.mark.parametrize("name", ["fashion", "fashion-mnist"])

@@ -114,7 +114,7 @@ def test_places_that_were_named_from_one_folder_are_found_from_another(tmp_path:
     (tmp_path / "here" / "task.py").write_text(
         "from dataclasses import replace\nfrom esper.tolaria.tasks import get, register\nregister(replace(get('digits'), name='mine'))\n"
     )
-    config = small(hosts=1, epochs=4, control=False, controller="policy.safetensors", task="mine", task_files=(Path("task.py"),))
+    config = small(hosts=1, epochs=4, control=False, controller="policy.safetensors", task="mine", plugins=(Path("task.py"),))
     with chdir(tmp_path / "here"):
         crash(config, tmp_path / "run", (3,))
     with chdir(tmp_path / "there"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,6 @@ from esper.tolaria.data.text import (
     OTHER,
     VOCABULARY,
     Texts,
-    decode,
     encode,
     read_stories,
     read_tinystories,
@@ -28,6 +28,12 @@ from esper.tolaria.data.text import (
 )
 
 CPU = torch.device("cpu")
+
+
+def decode(tokens: Iterable[int]) -> str:
+    """The text of tokens: a form feed for the end of a document, a replacement character for what is not in the alphabet."""
+    signs = "\f\N{REPLACEMENT CHARACTER}" + ALPHABET
+    return "".join(signs[token] for token in tokens)
 
 
 def test_the_vocabulary_is_printable_ascii_newline_end_and_other() -> None:
@@ -100,7 +106,7 @@ def test_val_is_cut_from_the_training_file_and_test_is_the_validation_file(train
 
 def test_a_missing_validation_file_is_named(tmp_path: Path) -> None:
     path = write_stories(tmp_path, "TinyStories-train.txt", "other.txt")
-    with pytest.raises(DataError, match=r"expected TinyStories-valid\.txt or TinyStories-val\.txt next to it"):
+    with pytest.raises(DataError, match=r"expected TinyStories-valid\.txt or TinyStories-val\.txt"):
         read_tinystories(path)
 
 

@@ -77,7 +77,7 @@ def test_a_member_survives_json(name: str) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"epoch": 3}, "Member has no field 'epoch'; did you mean 'epochs'"),
+        ({"epoch": 3}, "Member: unknown key 'epoch'; did you mean 'epochs'"),
         ({"epochs": 0}, "'epochs' must be an integer, from 1 to 1000000; found 0"),
         ({"label_noise": 1.5}, "'label_noise' must be a number, from 0 to 1"),
         ({"kernel": 2}, "'kernel' is 2; expected an odd size"),

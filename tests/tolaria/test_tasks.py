@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,25 +14,24 @@ import torch
 from torch import nn
 
 from esper.kasmina import Growable
-from esper.leyline.errors import ConfigError, DataError, UnknownNameError
-from esper.tolaria.data import Data, FinalEvaluation
+from esper.leyline.errors import ConfigError, DataError, EsperError, UnknownNameError
+from esper.tolaria.data import Data, FinalEvaluation, Split
 from esper.tolaria.tasks import (
     TASKS,
     Family,
+    Images,
     LanguageTask,
     Member,
     Task,
     Texts,
     VisionTask,
     get,
-    load_task_file,
     names,
     register,
     unregister,
 )
 
 CPU = torch.device("cpu")
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "tasks.md"
 BUILT_IN = ("digits", "stdlib", "cifar10", "cifar10-impaired", "cifar10-deep", "fashion", "tinystories")
 
 
@@ -283,7 +282,6 @@ def test_an_image_task_reads_the_users_own_npz(name: str, file: str, shape: tupl
         assert torch.bincount(data.val.y).tolist() == [1] * 10
         assert data.train.x.shape[1:] == task.example(task.family.standard).shape[1:]
         assert len(data.test(FinalEvaluation(asked_by="a test"))) == 20
-        assert task.is_there(place)
 
 
 def test_an_npz_of_another_shape_is_refused_by_name(tmp_path: Path) -> None:
@@ -294,7 +292,6 @@ def test_an_npz_of_another_shape_is_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar10-impaired", "cifar10-deep", "fashion", "tinystories"])
 def test_data_that_is_not_there_is_an_error_and_never_noise(name: str, tmp_path: Path) -> None:
-    assert not get(name).is_there(tmp_path)
     with pytest.raises(DataError, match=r"--data DIR, or get it with `esper tasks --download"):
         get(name).load(tmp_path, CPU)
 
@@ -328,7 +325,7 @@ def test_an_unknown_task_gets_the_nearest_name() -> None:
     ("changes", "message"),
     [
         ({"name": "digits"}, "there is one of that name, registered in .*builtin.py"),
-        ({"name": "My Task"}, "expected lower case and hyphens"),
+        ({"name": "My Task"}, "expected a name in lower case"),
         ({"summary": " "}, "summary must be one line"),
         ({"summary": "a\nb"}, "summary must be one line"),
     ],
@@ -351,70 +348,172 @@ def test_a_vision_task_without_widths_is_refused() -> None:
         replace(get("digits"), family=story_task().family)
 
 
-def examples() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+# Tasks that misbehave
 
 
-def test_the_examples_of_the_documentation_run_and_their_hosts_learn(tmp_path: Path) -> None:
-    found: list[str] = []
-    for i, code in enumerate(examples()):
-        (tmp_path / f"my_task{i}.py").write_text(code)
-        found += load_task_file(tmp_path / f"my_task{i}.py")
-    assert found == ["odd-or-even", "odd-or-even-mlp"]
-    for name in found:
-        task = get(name)
-        member = task.family.draw(0)
-        data = task.load(None, CPU)
-        host, slots, example = task.build_host(member, data.classes, seed=0)
-        assert Growable(host, slots, example).slot_ids == tuple(slots)
-        optimizer = torch.optim.SGD(host.parameters(), lr=0.1, momentum=0.9)
-        train = task.training_set(data, member, seed=0)
-        losses = []
-        for _ in range(30):
-            optimizer.zero_grad()
-            loss = task.loss(host(train.x), train.y)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        assert losses[-1] < 0.95 * losses[0]
+class Wrong(VisionTask):
+    """The digits, but for what a test puts in the place of one of its functions."""
+
+    faults: ClassVar[dict[str, Callable[..., Any]]] = {}
+
+    def _of(self, function: str, *arguments: Any) -> Any:
+        usual = getattr(VisionTask, function)
+        return self.faults.get(function, usual)(*(arguments if function in self.faults else (self, *arguments)))
+
+    def load(self, *arguments: Any) -> Any:
+        return self._of("load", *arguments)
+
+    def make_host(self, *arguments: Any) -> Any:
+        return self._of("make_host", *arguments)
+
+    def example(self, *arguments: Any) -> Any:
+        return self._of("example", *arguments)
+
+    def training_set(self, *arguments: Any) -> Any:
+        return self._of("training_set", *arguments)
+
+    def augment(self, *arguments: Any) -> Any:
+        return self._of("augment", *arguments)
+
+    def loss(self, *arguments: Any) -> Any:
+        return self._of("loss", *arguments)
+
+    def correct(self, *arguments: Any) -> Any:
+        return self._of("correct", *arguments)
 
 
-def test_loading_a_task_file_again_replaces_its_tasks(tmp_path: Path) -> None:
-    path = tmp_path / "my_task.py"
-    path.write_text(examples()[0])
-    load_task_file(path)
-    path.write_text(examples()[0].replace("batch=64", "batch=32"))
-    assert load_task_file(str(path)) == ("odd-or-even",)
-    assert get("odd-or-even").family.standard.batch == 32
+def misuse(monkeypatch: pytest.MonkeyPatch, **faults: Callable[..., Any]) -> None:
+    """Load the data of a task with these functions in the place of its own, and make a host."""
+    good = get("digits")
+    assert isinstance(good, VisionTask)
+    values = {name: getattr(good, name) for name in ("summary", "shape", "classes", "val_share", "shift", "mirror")}
+    family = good.family.with_fixed(augment=True)
+    monkeypatch.setattr(Wrong, "faults", faults)
+    task = Wrong(name="wrong", family=family, read=faults.pop("read", good.read), **values)
+    task.prepare(task.open_data(None, CPU), family.standard, seed=0)
+
+
+def changed(images: Images, **values: Any) -> Images:
+    return replace(images, **values)
+
+
+def split_of(x: torch.Tensor, y: torch.Tensor, *, classes: int = 10) -> Data:
+    return Data(classes=classes, train=Split(x, y), val=Split(x, y), test=lambda: Split(x, y), fingerprint="", origin="here")
+
+
+def linear(classes: int, *, features: int = 64) -> tuple[nn.Module, dict[str, str]]:
+    return nn.Sequential(nn.Flatten(), nn.Linear(features, 8), nn.ReLU(), nn.Linear(8, classes)), {"r0c0": "2"}
+
+
+X, Y = torch.zeros(40, 1, 8, 8), torch.arange(40) % 10
+SIZES = iter(range(8, 1000))
+
+
+def boom(*arguments: Any) -> Any:
+    raise ValueError("boom")
 
 
 @pytest.mark.parametrize(
-    ("code", "message"),
+    ("faults", "message"),
     [
-        ("x = 1\n", "registers no task"),
-        ("x = 1\ny = (\n", "line 2: SyntaxError"),
-        ("import math\n\nmath.sqrt(-1)\n", "line 3: ValueError: math domain error"),
-        ("from esper.tolaria.tasks import get, register\nregister(get('digits'))\n", "there is one of that name"),
+        ({"read": boom}, "load failed: ValueError: boom"),
+        ({"read": lambda place: None}, "read returned None; expected an object of Images"),
+        (
+            {"read": lambda place: changed(get("digits").read(None), x_train=np.zeros((1437, 1, 8, 8)))},  # type: ignore[attr-defined]
+            "train images of float64 and labels of uint8; expected uint8 pixels and integers",
+        ),
+        (
+            {"read": lambda place: changed(get("digits").read(None), y_test=np.full(360, -1))},  # type: ignore[attr-defined]
+            "test labels are -1 to -1; expected 0 to 9",
+        ),
+        ({"load": lambda *_: None}, "load returned None; expected an object of Data"),
+        ({"load": lambda *_: split_of(X, Y, classes=3)}, "load returned data of 3 classes; the task says 10"),
+        ({"load": lambda *_: split_of(X, Y[:39])}, "a split of 40 inputs and 39 targets"),
+        ({"load": lambda *_: split_of(X.numpy(), Y)}, "a split of ndarray and Tensor; expected two tensors"),  # type: ignore[arg-type]
+        ({"load": lambda *_: split_of(X.log() - X.log(), Y)}, r"load \(train\) returned inputs that are NaN or infinite"),
+        ({"load": lambda *_: split_of(X, Y.int())}, r"load \(train\) returned targets of torch.int32; expected torch.int64"),
+        ({"load": lambda *_: split_of(X, Y + 1)}, r"load \(train\) returned targets from 1 to 10; expected 0 to 9"),
+        ({"load": lambda *_: split_of(X[:, :, :4], Y)}, "example returned torch.float32 of 2 x 1 x 8 x 8; the inputs that"),
+        ({"make_host": boom}, "make_host failed: ValueError: boom"),
+        ({"make_host": lambda *_: None}, "make_host returned None; expected a module and a dict of its slots"),
+        ({"make_host": lambda *_: (linear(10)[0], {})}, "make_host returned a tuple of Sequential, dict; expected a module and"),
+        ({"make_host": lambda *_: linear(10, features=9)}, "the host that make_host gives failed: RuntimeError: mat1 and mat2"),
+        ({"make_host": lambda *_: linear(7)}, "make_host gives returned torch.float32 of 2 x 7; expected logits of 2 x 10"),
+        ({"make_host": lambda *_: linear(next(SIZES))}, r"make_host made two different hosts .*: '3\.weight' differs"),
+        ({"example": lambda *_: None}, "example returned None; expected a tensor of two inputs"),
+        ({"example": lambda *_: torch.zeros(1, 1, 8, 8)}, "example returned torch.float32 of 1 x 1 x 8 x 8; expected a tensor of two"),
+        ({"training_set": lambda *_: None}, "training_set returned None; expected an object of Split"),
+        ({"training_set": lambda *_: Split(X[:0], Y[:0])}, "training_set returned no samples"),
+        ({"training_set": lambda *_: Split(X, Y - 1)}, "training_set returned targets from -1 to 8; expected 0 to 9"),
+        ({"augment": boom}, "augment failed: ValueError: boom"),
+        ({"augment": lambda x, *_: x[:1]}, "augment returned torch.float32 of 1 x 1 x 8 x 8; expected torch.float32 of 2 x 1 x 8 x 8"),
+        ({"loss": boom}, "loss failed: ValueError: boom"),
+        ({"loss": lambda logits, y: logits.mean(1)}, "loss returned torch.float32 of 2; expected a single value with a gradient"),
+        ({"loss": lambda logits, y: logits.mean().detach()}, "loss returned torch.float32 of a single value without a gradient"),
+        ({"loss": lambda logits, y: logits.mean() * math.nan}, "loss is nan for two samples and a new host"),
+        ({"correct": boom}, "correct failed: ValueError: boom"),
+        ({"correct": lambda logits, y: logits.argmax(-1).sum()}, "correct returned torch.int64 of a single value.*; expected a whole"),
+        ({"correct": lambda logits, y: (logits.argmax(-1) == y).float()}, "correct returned torch.float32 of 2; expected a whole number"),
+        ({"correct": lambda logits, y: y + 7}, r"correct returned \[\d+, \d+\] for samples of 1 targets each; expected 0 to 1"),
     ],
 )
-def test_a_task_file_that_fails_is_one_sentence_and_changes_nothing(code: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "my_task.py"
-    path.write_text(examples()[0])
-    load_task_file(path)
-    kept = get("odd-or-even")
-    path.write_text(code)
-    with pytest.raises(ConfigError, match=rf"my_task\.py.*{message}"):
-        load_task_file(path)
-    assert names() == (*BUILT_IN, "odd-or-even")
-    assert get("odd-or-even") is kept
+def test_a_task_that_misbehaves_is_told_in_a_sentence(faults: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EsperError, match=message) as caught:
+        misuse(monkeypatch, **faults)
+    assert "\n" not in str(caught.value)
 
 
-def test_a_task_file_that_is_not_there_or_not_python_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no task file at .*/none\.py"):
-        load_task_file(tmp_path / "none.py")
-    (tmp_path / "task.txt").write_text("")
-    with pytest.raises(ConfigError, match=r"task\.txt: not a Python file"):
-        load_task_file(tmp_path / "task.txt")
+def test_a_sound_task_passes_every_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    misuse(monkeypatch)
+    misuse(monkeypatch, make_host=lambda *_: linear(10), correct=lambda logits, y: logits.argmax(-1) == y)
+
+
+def test_texts_that_are_none_are_refused() -> None:
+    with pytest.raises(DataError, match="here: the documents for train are no texts; expected a list of str"):
+        Texts(train="one long text", val=[], test=[], origin="here")
+    with pytest.raises(DataError, match="the documents for val are no texts"):
+        Texts(train=["a"], val=[1], test=[], origin="here")  # type: ignore[list-item]
+
+
+def test_a_test_split_that_cannot_be_made_is_told_in_a_sentence() -> None:
+    wrong: list[tuple[Callable[[], Any], str]] = [(boom, "making the test split failed: ValueError: boom"), (lambda: None, "is a NoneType")]
+    for make, message in wrong:
+        data = Data(classes=10, train=Split(X, Y), val=Split(X, Y), test=make, fingerprint="", origin="here")
+        with pytest.raises(EsperError, match=f"here: .*{message}"):
+            data.test(FinalEvaluation(asked_by="a test"))
+
+
+def test_preparing_a_host_changes_nothing_but_what_it_returns(digits: Data) -> None:
+    task = get("digits")
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    host, slots, example, split = task.prepare(digits, task.family.standard, seed=5)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    built, paths, _ = task.build_host(task.family.standard, 10, seed=5)
+    assert slots == paths
+    assert split is digits.train
+    assert len(example) == 2
+    assert all(torch.equal(a, b) for a, b in zip(host.state_dict().values(), built.state_dict().values(), strict=True))
+    assert all(parameter.grad is None for parameter in host.parameters())
+
+
+@pytest.mark.parametrize("name", ["digits", "stdlib"])
+def test_a_folder_for_data_that_is_always_there_is_a_mistake(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"task '{name}' brings its own data and reads none from .*; leave --data out"):
+        get(name).open_data(tmp_path, CPU)
+
+
+def test_a_task_is_known_again_by_its_member_and_its_file() -> None:
+    task = get("digits")
+    standard = task.family.standard
+    assert task.fingerprint(standard) == task.fingerprint(replace(standard))
+    assert task.fingerprint(replace(standard, epochs=26)) != task.fingerprint(standard)
+    assert get("cifar10").fingerprint(standard) != task.fingerprint(standard)
+    register(story_task())
+    file, known = TASKS["stories"].file, story_task().fingerprint(standard)
+    assert file == __file__
+    TASKS["stories"] = replace(TASKS["stories"], source="of another file")
+    assert story_task().fingerprint(standard) != known
 
 
 def test_every_built_in_task_is_a_vision_or_a_language_task() -> None:

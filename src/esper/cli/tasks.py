@@ -10,14 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from esper.cli.tables import Row, print_rows
 from esper.leyline.errors import DataError, unknown
+from esper.leyline.plugins import Entry, origin
 
 if TYPE_CHECKING:
     from esper.tolaria.data.sources import Download, Source
     from esper.tolaria.tasks import Task
 
-Row = dict[str, str | int | bool]
-COLUMNS = ("task", "parameters", "slots", "data", "there", "summary")
+COLUMNS = ("task", "parameters", "slots", "data", "there", "from", "summary")
 
 
 def main(argv: list[str]) -> int:
@@ -26,17 +27,16 @@ def main(argv: list[str]) -> int:
     place = Path(arguments.data).expanduser() if arguments.data is not None else None
     if arguments.download is not None:
         return _download(arguments.download, place)
-    from esper.tolaria import tasks  # torch, which `--help` need not wait for
+    from esper.simic.plugins import load_plugins  # torch, which `--help` need not wait for
+    from esper.tolaria.tasks import TASKS
 
-    for file in arguments.task_files:
-        tasks.load_task_file(file)
-    rows = [_row(tasks.get(name), place) for name in tasks.names()]
+    load_plugins(arguments.plugins)
+    rows = [_row(entry, place) for entry in TASKS.values()]
     if arguments.json:
         print(json.dumps(rows, indent=2))
-    elif sys.stdout.isatty():
-        _print_table(rows)
     else:
-        print(_plain(rows))
+        told = [{**row, "there": "yes" if row["there"] else f"no: --download {row['download']}"} for row in rows]
+        print_rows(told, COLUMNS, wrapped=COLUMNS[1:])
     return 0
 
 
@@ -48,13 +48,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--data", metavar="DIR", help="the folder, or the .npz or .tar.gz file, with the data")
     parser.add_argument("--download", metavar="NAME", help="get the data of that task into --data, or else into the cache")
-    parser.add_argument("--task-files", metavar="FILE", nargs="+", default=[], help="Python files that register tasks of your own")
+    parser.add_argument("--plugins", metavar="FILE", nargs="+", default=[], help="Python files that register tasks of your own")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     return parser
 
 
-def _row(task: Task, place: Path | None) -> Row:
+def _row(entry: Entry[Task], place: Path | None) -> Row:
     """What there is to say of a task; the standard host is built to count it."""
+    task = entry.value
     host, slots, _ = task.build_host(task.family.standard, task.classes, seed=0)
     published = task.published
     found = published.find(place) if published is not None else None
@@ -67,6 +68,7 @@ def _row(task: Task, place: Path | None) -> Row:
         "there": published is None or found is not None,
         "where": str(found) if found is not None else "",
         "download": published.name if published is not None else "",
+        "from": origin(entry.where),
         "summary": task.summary,
     }
 
@@ -106,31 +108,3 @@ def _progress(source: Source) -> Iterator[Callable[[Download, int], None]]:
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bars:
         lines = {file.url: bars.add_task(file.file, total=file.size) for file in source.downloads}
         yield lambda file, done: bars.update(lines[file.url], completed=done)
-
-
-def _cells(row: Row) -> list[str]:
-    """The row as text: numbers with thousands separated, yes and no, or the name to download by."""
-    there = "yes" if row["there"] else f"no: --download {row['download']}"
-    return [str(row["task"]), f"{row['parameters']:,}", str(row["slots"]), str(row["data"]), there, str(row["summary"])]
-
-
-def _plain(rows: list[Row]) -> str:
-    """Columns aligned with spaces, for pipes and files."""
-    table = [list(COLUMNS), *map(_cells, rows)]
-    widths = [max(len(line[i]) for line in table) for i in range(len(COLUMNS))]
-    numbers = {COLUMNS.index("parameters"), COLUMNS.index("slots")}
-    lines = ([cell.rjust(widths[i]) if i in numbers else cell.ljust(widths[i]) for i, cell in enumerate(line)] for line in table)
-    return "\n".join("  ".join(line).rstrip() for line in lines)
-
-
-def _print_table(rows: list[Row]) -> None:
-    """A table as wide as the terminal."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table()
-    for column in COLUMNS:
-        table.add_column(column, justify="right" if column in ("parameters", "slots") else "left", no_wrap=column == "task")
-    for row in rows:
-        table.add_row(*_cells(row))
-    Console().print(table)

@@ -2,5 +2,6 @@
 
 from esper.nissa.hub import BEGINNING, Hub, Sink
 from esper.nissa.jsonl import JsonlSink, read_events
+from esper.nissa.registry import SINKS, make_sink, sink
 
-__all__ = ["BEGINNING", "Hub", "JsonlSink", "Sink", "read_events"]
+__all__ = ["BEGINNING", "SINKS", "Hub", "JsonlSink", "Sink", "make_sink", "read_events", "sink"]

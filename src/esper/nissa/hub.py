@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from esper.leyline.errors import RunError
 from esper.leyline.events import Envelope, Event, SinkFailed
@@ -26,6 +26,7 @@ BEGINNING: Mapping[str, int] = MappingProxyType({"seq": 0, "offset": 0})
 """The position before the first event."""
 
 
+@runtime_checkable
 class Sink(Protocol):
     """Something that events are sent to."""
 

@@ -13,6 +13,7 @@ from esper.simic.environment.hosts import Hosts, growth_config
 from esper.simic.environment.stepping import Outcome
 from esper.simic.environment.view import View
 from esper.simic.growth.environment import Start
+from esper.simic.plugins import load_plugins
 from esper.tamiyo import Observation
 
 METADATA: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}
@@ -37,6 +38,7 @@ class Setup:
         if render_mode is not None and render_mode not in METADATA["render_modes"]:
             raise unknown("render mode", str(render_mode), METADATA["render_modes"])
         self.config = growth_config(settings)
+        load_plugins(self.config.plugins)
         self.hosts = Hosts(self.config, task, seeds)
         self.view = View(self.hosts.slots, self.hosts.blueprints, structured)
         self.actions = actions(self.hosts.slots, self.hosts.blueprints)

@@ -32,8 +32,8 @@ class GrowthConfig:
     """Most seeds, live or fossil, that a host may hold at once."""
     control: bool = True
     """Also train each host without growth, as a twin with the same seed, to compare with."""
-    task_files: tuple[Path, ...] = ()
-    """Python files that register tasks of your own; see docs/tasks.md."""
+    plugins: tuple[Path, ...] = ()
+    """Python files with tasks, blueprints, controllers, reward components or sinks of your own; see docs/bring-your-own.md."""
     data: Path | None = None
     """Folder with the task's data; by default the cache."""
     device: str = "cpu"

@@ -19,10 +19,11 @@ from esper.leyline.events import HostStarted
 from esper.simic.growth.config import GrowthConfig
 from esper.simic.growth.host_run import Acted, HostRun, Trained
 from esper.simic.growth.twins import TwinCache
+from esper.simic.plugins import load_plugins
 from esper.simic.rewards import Twin
 from esper.tamiyo import Rules
 from esper.tolaria.data import Data
-from esper.tolaria.tasks import Task, load_task_file
+from esper.tolaria.tasks import Task
 from esper.tolaria.tasks import get as get_task
 from esper.tolaria.training.device import device_named
 from esper.tolaria.training.engine import ENGINES
@@ -69,8 +70,7 @@ class Growth:
     def __init__(self, config: GrowthConfig, *, test: bool = False) -> None:
         self.config, self.test = config, test
         self.device = device_named(config.device)
-        for file in config.task_files:
-            load_task_file(file)
+        load_plugins(config.plugins)
         self.engine = ENGINES[config.training.engine]()
         self.ledger = FlopLedger()
         self.hosts: dict[int, HostRun] = {}
@@ -81,7 +81,7 @@ class Growth:
     def data(self, task: Task) -> Data:
         """The task's data, loaded once."""
         if task.name not in self._data:
-            self._data[task.name] = task.load(self.config.data, self.device)
+            self._data[task.name] = task.open_data(self.config.data, self.device)
         return self._data[task.name]
 
     def begin(self, starts: Mapping[int, Start]) -> dict[int, HostStarted]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from esper.leyline.actions import Decision
 from esper.leyline.config import Range, check_ranges
+from esper.leyline.events import Event
+from esper.leyline.reports import EpochReport
 
 Mode = Literal["shaped", "simplified", "sparse", "loss"]
 Weight = Annotated[float, Range(0.0, 10.0)]
@@ -72,6 +75,8 @@ class RewardConfig:
     """Most that holding costs in an episode."""
     rollback: Cost = 0.1
     """For an epoch that the governor had to undo, if anything had grown."""
+    extra: dict[str, Annotated[float, Range(-100.0, 100.0)]] = field(default_factory=dict)
+    """Reward components of plug-ins and the weight of each, e.g. thrift=0.5; they are added to the total in every mode."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -94,6 +99,25 @@ class Twin:
     loss: tuple[float, ...]
     final: FinalScore | None
     """Of the network that it ends with; None before the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardInput:
+    """All that is known of a decision when it is rewarded; what a reward component of a user's own is computed from."""
+
+    before: EpochReport
+    """The report that the decision was made on."""
+    decision: Decision
+    refused: bool
+    """Whether it was not carried out."""
+    events: tuple[Event, ...]
+    """What happened when it was."""
+    report: EpochReport
+    """That of the epoch trained after the decision; after the last epoch, the one before once more."""
+    control: Twin | None
+    """The twin that only waits, with values up to `report.epoch` at least; None in a run without."""
+    final: FinalScore | None
+    """After the last epoch, what the harvested network scores; else None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,8 @@ from esper.leyline.reports import EpochReport, SeedReport
 from esper.leyline.score import rent_points
 from esper.leyline.stages import BLENDED, OCCUPIED, Stage
 from esper.simic.rewards import components as parts
-from esper.simic.rewards.config import COMPONENTS, FinalScore, RewardConfig, RewardStep, Twin
+from esper.simic.rewards.config import COMPONENTS, FinalScore, RewardConfig, RewardInput, RewardStep, Twin
+from esper.simic.rewards.registry import REWARD_COMPONENTS, component_value
 
 Levels = dict[str, float]
 """How things stand, by component: progress, attribution, pbrs, rent."""
@@ -29,6 +30,8 @@ class RewardTracker:
 
     def __init__(self, config: RewardConfig, slots: tuple[str, ...]) -> None:
         self.config, self.slots = config, slots
+        for name in config.extra:
+            REWARD_COMPONENTS.find(name)
         self._start: float | None = None
         """Points at the first report: the reference when there is no control."""
         self._origins: dict[str, float] = {}
@@ -50,11 +53,7 @@ class RewardTracker:
         control: Twin | None,
         final: FinalScore | None = None,
     ) -> RewardStep:
-        """The reward for a decision.
-
-        before: the report that the decision was made on. report: that of the epoch trained after it. refused: whether it was not
-        carried out. events: what happened when it was. For the decision after the last epoch: `final`, and the last report as `report`.
-        """
+        """The reward for a decision; the arguments are those of `RewardInput`."""
         self._check(before, report, control, final)
         if self._start is None:
             self._start = self._points(before.val_accuracy, before.val_loss, before.classes)
@@ -73,6 +72,10 @@ class RewardTracker:
         values = {name: parts.change(old[name], new[name], self.config.gamma) for name in new}
         values |= {"costs": 0.0 - cost, "terminal": terminal}
         chosen = {name: values[name] for name in COMPONENTS[self.config.mode]}
+        given = RewardInput(
+            before=before, decision=decision, refused=refused, events=tuple(events), report=report, control=control, final=final
+        )
+        chosen |= {name: weight * component_value(name, given) for name, weight in self.config.extra.items()}
         return RewardStep(total=math.fsum(chosen.values()), components=chosen)
 
     def state(self) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from esper.kasmina.attach.probe import evaluating
 from esper.leyline.errors import ConfigError, HarvestError, RunError, unknown
 from esper.leyline.files import replace_file
 from esper.simic.growth.config import ControllerRunConfig
+from esper.simic.plugins import load_plugins
 from esper.simic.runs.runner import read_config
 from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.storage.runs import read_run
 from esper.tolaria.tasks import get as get_task
-from esper.tolaria.tasks import load_task_file
 
 TOLERANCE = 1e-5
 """Largest difference, relative to the largest output, between the network and what was written of it."""
@@ -46,8 +46,7 @@ def harvest_of_run(path: Path, host: int | None = None) -> tuple[nn.Module, Tens
         host = max(range(len(hosts)), key=lambda i: hosts[i]["result"]["val_accuracy"] if hosts[i]["result"] else -1.0)
     if not 0 <= host < len(hosts):
         raise ConfigError(f"the run {path} has the hosts 0 to {len(hosts) - 1}, found {host}")
-    for file in config.task_files:
-        load_task_file(file)
+    load_plugins(config.plugins)
     task = get_task(config.task)
     net, slots, example = task.build_host(config.member_for(task.family, config.seed + host), state["classes"], config.seed + host)
     model = Growable(net, slots, example)

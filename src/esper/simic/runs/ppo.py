@@ -25,6 +25,7 @@ from esper.simic.growth.workers import environment
 from esper.simic.learning.policy_decider import PolicyDecider
 from esper.simic.learning.ppo import Learner
 from esper.simic.learning.rollout import Rollout, RolloutBuffer
+from esper.simic.plugins import load_plugins
 from esper.simic.runs.paired import paired_difference
 from esper.simic.runs.ppo_config import PPORunConfig
 from esper.simic.runs.work import POLICY_FILE, versions
@@ -35,7 +36,6 @@ from esper.tamiyo.policy.policy import Policy, reset_heads
 from esper.tamiyo.policy.policy_file import load_policy, save_policy
 from esper.tolaria.data.streams import stream_seed
 from esper.tolaria.tasks import get as get_task
-from esper.tolaria.tasks import load_task_file
 from esper.tolaria.training.device import device_named
 
 TRAINING_SEEDS = 1_000_000
@@ -53,8 +53,7 @@ class PPORun:
 
     def __init__(self, config: PPORunConfig, hub: Hub, command: str = "", folder: Path | None = None) -> None:
         self.config, self.hub, self.command, self.folder = config, hub, command, folder
-        for file in config.task_files:
-            load_task_file(file)
+        load_plugins(config.plugins)
         for task in config.task:
             get_task(task)
         device_named(config.device)  # a mistake is told before any worker starts

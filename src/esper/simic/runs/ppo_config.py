@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from esper.leyline.config import Count, Range, Size, check_ranges
+from esper.leyline.errors import ConfigError
 from esper.leyline.reports import GateConfig
 from esper.simic.growth.config import GrowthConfig
 from esper.simic.learning.ppo_config import PPOConfig, PriorStrength
@@ -87,6 +88,8 @@ class PPORunConfig(GrowthConfig):
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if not self.task:
+            raise ConfigError("PPORunConfig: 'task' is empty; expected the name of a task, or several")
 
     def lasting(self) -> PPORunConfig:
         """This config with whatever may change put back to its default: the same for as long as a run goes on."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from esper.leyline.errors import DataError
 from esper.tolaria.data.pickles import read_pickled_batch
+from esper.tolaria.data.sources import first_file
 
 MAX_BYTES = 1 << 30
 """No single array may be larger than this: everything lives on the device at once, four times as large."""
@@ -62,12 +63,14 @@ class Images:
         for part, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
             if len(x) == 0:
                 raise DataError(f"{self.origin}: no {part} images")
+            if x.dtype != np.uint8 or y.dtype.kind not in "ui":
+                raise DataError(f"{self.origin}: {part} images of {x.dtype} and labels of {y.dtype}; expected uint8 pixels and integers")
             if x.shape[1:] != shape:
                 raise DataError(f"{self.origin}: {part} images are {_by(x.shape[1:])}; expected {_by(shape)} (channels, height, width)")
             if y.shape != (len(x),):
                 raise DataError(f"{self.origin}: {len(x)} {part} images, labels of shape {_by(y.shape)}; expected one label for each image")
-            if int(y.max()) >= classes:
-                raise DataError(f"{self.origin}: a {part} label is {int(y.max())}; expected 0 to {classes - 1}")
+            if int(y.min()) < 0 or int(y.max()) >= classes:
+                raise DataError(f"{self.origin}: {part} labels are {int(y.min())} to {int(y.max())}; expected 0 to {classes - 1}")
 
     def fingerprint(self) -> str:
         """SHA-256 of every array with its shape."""
@@ -100,8 +103,6 @@ def _cifar_batch(name: str, where: str, raw: bytes, published: Mapping[str, str]
             expected = _by((len(labels), CIFAR_PIXELS))
             raise DataError(f"{where}: pixels of shape {_by(pixels.shape)} for {len(labels)} labels; expected {expected}")
         records = np.concatenate([labels[:, None], pixels], axis=1)
-    if records[:, 0].max(initial=0) > 9:
-        raise DataError(f"{where}: a label is {records[:, 0].max()}; expected 0 to 9")
     _check_published(where, name, np.ascontiguousarray(records).data, published)
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].copy()
 
@@ -114,10 +115,7 @@ def _open_folder(folder: Path) -> Opened:
     """The batches of a folder."""
 
     def read(name: str) -> tuple[str, bytes]:
-        candidates = [folder / f"{name}.bin", folder / name]
-        path = next((path for path in candidates if path.is_file()), None)
-        if path is None:
-            raise DataError(f"{folder}: the batch {name} is missing; expected {' or '.join(path.name for path in candidates)}")
+        path = first_file(folder, [f"{name}.bin", name])
         return str(path), _read_capped(path)
 
     return read
@@ -148,9 +146,7 @@ def read_idx_set(folder: Path, published: Mapping[str, str]) -> Images:
     """The four IDX files of MNIST's relatives, each with or without .gz. `published` has the SHA-256 of each, uncompressed."""
     arrays = []
     for name in IDX_FILES:
-        path = next((path for path in (folder / f"{name}.gz", folder / name) if path.is_file()), None)
-        if path is None:
-            raise DataError(f"{folder}: {name} is missing; expected {name}.gz or {name}")
+        path = first_file(folder, [f"{name}.gz", name])
         arrays.append(read_idx(path, dimensions=3 if "images" in name else 1, published=published))
     x_train, y_train, x_test, y_test = arrays
     return Images(x_train=x_train[:, None], y_train=y_train, x_test=x_test[:, None], y_test=y_test, origin=str(folder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +15,11 @@ DATA_VARIABLE = "ESPER_DATA"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
-    """A published file."""
+    """A file of a published data set, and how to tell that it came whole."""
 
     url: str
     size: int
-    """Bytes."""
+    """How many bytes it has."""
     checksum: str
     """`md5:` or `sha256:` and the sum in hexadecimal, as published."""
 
@@ -30,7 +31,7 @@ class Download:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A published data set."""
+    """A published data set: its files, where they are looked for, and where they can be had."""
 
     name: str
     """Name of its folder in the cache, and of `esper tasks --download NAME`."""
@@ -72,6 +73,14 @@ class Source:
             f"no {self.title} in {searched} (looked for {', '.join(self.files)}): name its folder with --data DIR, "
             f"or get it with `esper tasks --download {self.name}` ({self.size / 1e6:,.0f} MB)"
         )
+
+
+def first_file(folder: Path, names: Sequence[str]) -> Path:
+    """The first of these files that is in the folder, or a DataError that names them all."""
+    found = next((path for name in names if (path := folder / name).is_file()), None)
+    if found is None:
+        raise DataError(f"{folder}: a file is missing; expected {' or '.join(names)}")
+    return found
 
 
 def cache_folder() -> Path:

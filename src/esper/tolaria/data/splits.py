@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from esper.leyline.errors import DataError
+from esper.leyline.plugins import telling
 from esper.tolaria.data.streams import generator, shuffled
 
 
@@ -28,7 +29,10 @@ class Split:
     y: Tensor
 
     def __post_init__(self) -> None:
-        assert len(self.x) == len(self.y), f"{len(self.x)} inputs and {len(self.y)} targets"
+        if not isinstance(self.x, Tensor) or not isinstance(self.y, Tensor):
+            raise DataError(f"a split of {type(self.x).__name__} and {type(self.y).__name__}; expected two tensors")
+        if len(self.x) != len(self.y):
+            raise DataError(f"a split of {len(self.x):,} inputs and {len(self.y):,} targets; expected as many of one as of the other")
 
     def __len__(self) -> int:
         return len(self.x)
@@ -79,7 +83,11 @@ class Data:
                 f"the test split is for final figures: expected test(FinalEvaluation(asked_by=...)), found {type(purpose).__name__}; "
                 "decisions are made on val"
             )
-        return self._held()[2]()
+        with telling(f"{self.origin}: making the test split", file=""):
+            made = self._held()[2]()
+        if not isinstance(made, Split):
+            raise DataError(f"{self.origin}: the test split is a {type(made).__name__}; expected a Split")
+        return made
 
     def bytes(self) -> int:
         """Memory that train and val take on the device, in bytes; shared memory counts once."""

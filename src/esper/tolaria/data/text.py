@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from esper.leyline.errors import DataError
+from esper.tolaria.data.sources import first_file
 from esper.tolaria.data.splits import Data, Split
 from esper.tolaria.data.streams import draws
 
@@ -56,6 +57,11 @@ class Texts:
     test: Sequence[str]
     origin: str
 
+    def __post_init__(self) -> None:
+        for part, documents in (("train", self.train), ("val", self.val), ("test", self.test)):
+            if isinstance(documents, str) or not all(isinstance(document, str) for document in documents):
+                raise DataError(f"{self.origin}: the documents for {part} are no texts; expected a list of str")
+
     def fingerprint(self) -> str:
         """SHA-256 of every document and of which split it is in."""
         digest = hashlib.sha256()
@@ -70,12 +76,6 @@ def encode(text: str) -> np.ndarray:
     table[[ord(character) for character in ALPHABET]] = np.arange(2, VOCABULARY, dtype=np.uint8)
     points = np.frombuffer(text.translate(PLAIN).encode("utf-32-le"), dtype=np.uint32)
     return np.where(points < 128, table[np.minimum(points, 127)], OTHER).astype(np.uint8)
-
-
-def decode(tokens: Iterable[int]) -> str:
-    """The text of tokens; the end of a document is written as a form feed, an unknown character as '\\N{REPLACEMENT CHARACTER}'."""
-    signs = "\f\N{REPLACEMENT CHARACTER}" + ALPHABET
-    return "".join(signs[token] for token in tokens)
 
 
 def read_stories(path: Path, limit: int = STORIES_LIMIT) -> list[str]:
@@ -102,10 +102,7 @@ def read_stories(path: Path, limit: int = STORIES_LIMIT) -> list[str]:
 
 def read_tinystories(train_file: Path) -> Texts:
     """Train and val, one story in twenty, from the training file; test from the validation file next to it."""
-    names = [train_file.name.replace("train", other) for other in ("valid", "val")]
-    test_file = next((path for name in names if (path := train_file.with_name(name)).is_file()), None)
-    if test_file is None:
-        raise DataError(f"{train_file}: the stories for the test split are missing; expected {' or '.join(names)} next to it")
+    test_file = first_file(train_file.parent, [train_file.name.replace("train", other) for other in ("valid", "val")])
     stories = read_stories(train_file)
     for_val = (draws(torch.arange(len(stories)), "val") % VAL_STORIES == 0).tolist()
     return Texts(

@@ -5,7 +5,7 @@ from esper.tolaria.data.text import Texts
 from esper.tolaria.tasks import builtin
 from esper.tolaria.tasks.family import Family, Member, Schedule, SlotLayout
 from esper.tolaria.tasks.language import LanguageTask
-from esper.tolaria.tasks.registry import TASKS, Kind, Task, get, load_task_file, names, register, unregister
+from esper.tolaria.tasks.registry import TASKS, Kind, Task, get, names, register, unregister
 from esper.tolaria.tasks.vision import VisionTask
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "VisionTask",
     "builtin",
     "get",
-    "load_task_file",
     "names",
     "register",
     "unregister",

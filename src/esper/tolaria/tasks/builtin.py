@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from esper.leyline.errors import DataError
 from esper.tolaria.data.digits import read_digits
 from esper.tolaria.data.formats import CIFAR10_SHA256, FASHION_SHA256, Images, read_cifar, read_idx_set, read_npz
 from esper.tolaria.data.sources import CIFAR10, FASHION_MNIST, TINYSTORIES
@@ -16,13 +17,19 @@ from esper.tolaria.tasks.vision import VisionTask
 
 
 def _digits(source: Path | None) -> Images:
-    """The digits are in the package; no folder is looked into."""
+    _check_unnamed("digits", source)
     return read_digits()
 
 
 def _stdlib(source: Path | None) -> Texts:
-    """The sources are Python's own; no folder is looked into."""
+    _check_unnamed("stdlib", source)
     return read_stdlib()
+
+
+def _check_unnamed(task: str, source: Path | None) -> None:
+    """Data that is always there is never looked for, so a folder that somebody names for it is a mistake."""
+    if source is not None:
+        raise DataError(f"task {task!r} brings its own data and reads none from {source}; leave --data out")
 
 
 def _cifar10(source: Path | None) -> Images:

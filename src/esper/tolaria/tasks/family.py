@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from esper.leyline.config import Count, Range, Size, check_ranges, from_mapping
-from esper.leyline.errors import ConfigError, nearest
+from esper.leyline.config import Count, Range, Size, check_ranges, replace_fields
+from esper.leyline.errors import ConfigError
 from esper.tolaria.data.streams import stream_seed
 
 Schedule = Literal["constant", "linear", "cosine", "step"]
@@ -48,20 +48,20 @@ class Member:
     label_noise: Annotated[float, Range(0, 1)] = 0.0
     """Vision: share of the training labels that are replaced by random ones."""
     epochs: Count
-    """The budget."""
+    """The budget: passes over the training data."""
     batch: Annotated[int, Range(2, 1_000_000)]
-    """Samples in a step."""
+    """Samples in a step of the optimizer."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
     """SGD with Nesterov's momentum, which convolutions like, or AdamW, which transformers need."""
     learning_rate: Annotated[float, Range(0)]
-    """At the start."""
+    """At the start of the budget; `schedule` says how it falls."""
     schedule: Schedule = "cosine"
     """How the learning rate falls over the last part of the budget: not at all, in a line or a cosine to zero, or at once to a tenth."""
     decay: Annotated[float, Range(0, 1)] = 0.4
     """The share of the budget, at its end, over which the learning rate falls. 1 decays from the start, which starves late seeds."""
     weight_decay: Annotated[float, Range(0)] = 5e-4
     momentum: Annotated[float, Range(0, 1)] = 0.9
-    """Of SGD."""
+    """Nesterov's momentum of SGD; AdamW has none."""
     augment: bool = False
     """Vision: shift and mirror the training images at random."""
 
@@ -97,27 +97,27 @@ class Family:
     def __post_init__(self) -> None:
         for choices in (self.ranges, self.outside):
             for name, values in choices.items():
-                _check_name(name)
                 if not values:
                     raise ConfigError(f"Family: the range of {name!r} is empty; expected the values it can take")
                 for value in values:
-                    _changed(self.standard, {name: value})
+                    replace_fields(self.standard, {name: value}, "Member")
 
     def draw(self, seed: int) -> Member:
         """The member of that seed: the same in every process and release. A field's value does not depend on which others vary."""
-        return _changed(self.standard, {name: _pick(values, "member", seed, name) for name, values in self.ranges.items()})
+        drawn = {name: _pick(values, "member", seed, name) for name, values in self.ranges.items()}
+        return replace_fields(self.standard, drawn, "Member")
 
     def draw_outside(self, seed: int) -> Member:
         """A member like `draw(seed)`, but for one field, chosen by the seed, that lies outside the ranges."""
         if not self.outside:
             raise ConfigError("Family: nothing is known to lie outside its ranges; expected values in 'outside'")
         name = _pick(tuple(sorted(self.outside)), "outside", seed)
-        return _changed(self.draw(seed), {name: _pick(self.outside[name], "outside", seed, name)})
+        return replace_fields(self.draw(seed), {name: _pick(self.outside[name], "outside", seed, name)}, "Member")
 
     def with_fixed(self, **values: Any) -> Family:
         """This family with some fields the same for every member: `family.with_fixed(epochs=40, widths=(8, 16, 32))`."""
         return Family(
-            standard=_changed(self.standard, values),
+            standard=replace_fields(self.standard, values, "Member"),
             ranges={name: choices for name, choices in self.ranges.items() if name not in values},
             outside={name: choices for name, choices in self.outside.items() if name not in values},
         )
@@ -125,17 +125,3 @@ class Family:
 
 def _pick(values: tuple[Any, ...], *key: str | int) -> Any:
     return values[stream_seed(*key) % len(values)]
-
-
-def _changed(member: Member, values: Mapping[str, Any]) -> Member:
-    """The member with other values, each checked to be of its field's type."""
-    for name in values:
-        _check_name(name)
-    changed = {name.name: getattr(member, name.name) for name in fields(Member)} | dict(values)
-    return from_mapping(Member, changed, "Member")
-
-
-def _check_name(name: str) -> None:
-    known = [entry.name for entry in fields(Member)]
-    if name not in known:
-        raise ConfigError(f"Member has no field {name!r}; {nearest(name, known)}")

@@ -15,6 +15,7 @@ from esper.leyline.errors import ConfigError, DataError
 from esper.tolaria.data.splits import Data, Split
 from esper.tolaria.data.streams import shuffled
 from esper.tolaria.data.text import VOCABULARY, Texts, text_data
+from esper.tolaria.tasks import checks
 from esper.tolaria.tasks.family import Member
 from esper.tolaria.tasks.registry import Kind, Task
 
@@ -34,7 +35,9 @@ class LanguageTask(Task):
 
     def load(self, source: Path | None, device: torch.device) -> Data:
         """The texts on the device, as blocks of the family's `block` tokens."""
-        return text_data(self.read(source), block=self.family.standard.block, device=device)
+        texts = self.read(source)
+        checks.is_a(texts, Texts, self._named("read"))
+        return text_data(texts, block=self.family.standard.block, device=device)
 
     def make_host(self, member: Member, classes: int) -> tuple[nn.Module, dict[str, str]]:
         """A GPTHost with a slot behind each transformer block."""

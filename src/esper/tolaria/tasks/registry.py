@@ -1,28 +1,29 @@
 """What a task is, and the register of all tasks.
 
 A task gives hosts to grow, data to train them on and a way to score them. The built-in ones are in `builtin.py`; a user's own is
-registered in the same way, in a file of its own that `load_task_file` reads.
+registered in the same way, with `esper.task(...)` in a plug-in. What a user's own task returns is checked where it is first used, so that
+a mistake in it is one sentence that names the function.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-import re
-import sys
-import traceback
+import json
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from esper.leyline.errors import ConfigError, EsperError, unknown
+from esper.leyline.errors import ConfigError
+from esper.leyline.plugins import Register, telling
 from esper.tolaria.data.sources import Source
 from esper.tolaria.data.splits import Data, Split
 from esper.tolaria.data.streams import stream_seed
+from esper.tolaria.tasks import checks
 from esper.tolaria.tasks.family import Family, Member
 
 Kind = Literal["classification", "language"]
@@ -46,7 +47,7 @@ class Task(ABC):
 
     @abstractmethod
     def load(self, source: Path | None, device: torch.device) -> Data:
-        """The task's data on the device, from the folder or file `source`, or from where such data is kept. Nothing is cached."""
+        """The task's data on the device, from the folder or file `source`, or from where such data is kept. `open_data` checks it."""
 
     @abstractmethod
     def make_host(self, member: Member, classes: int) -> tuple[nn.Module, dict[str, str]]:
@@ -64,13 +65,6 @@ class Task(ABC):
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """Mean cross-entropy in nats, a single value with a gradient."""
 
-    def build_host(self, member: Member, classes: int, seed: int) -> tuple[nn.Module, dict[str, str], Tensor]:
-        """The host of that seed on the CPU, its slots (module path by slot id) and an example input. Touches no other random stream."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(stream_seed("host", seed))
-            host, slots = self.make_host(member, classes)
-        return host, slots, self.example(member)
-
     def augment(self, x: Tensor, member: Member, seed: int, epoch: int, index: Tensor) -> Tensor:
         """The batch as the host sees it in this epoch; `index` (int64) has the position of each row in the training set."""
         return x
@@ -79,35 +73,87 @@ class Task(ABC):
         """How many of each sample's targets are predicted: int64 (B,)."""
         return (logits.argmax(-1) == y).flatten(1).sum(1) if y.dim() > 1 else (logits.argmax(-1) == y).long()
 
-    def is_there(self, source: Path | None = None) -> bool:
-        """Whether the data is there, without reading it."""
-        return self.published is None or self.published.find(source) is not None
+    def open_data(self, source: Path | None, device: torch.device) -> Data:
+        """What `load` gives, checked: both splits have targets below `classes`, and no input is NaN or infinite."""
+        with self._calling("load"):
+            data = self.load(source, device)
+        checks.data(data, self.classes, device, self._named("load"))
+        return data
+
+    def build_host(self, member: Member, classes: int, seed: int) -> tuple[nn.Module, dict[str, str], Tensor]:
+        """The host of that seed on the CPU, its slots (module path by slot id) and an example input. Touches no other random stream."""
+        with torch.random.fork_rng(devices=[]), self._calling("make_host"):
+            torch.default_generator.manual_seed(stream_seed("host", seed))
+            made = self.make_host(member, classes)
+        host, slots = checks.host(made, self._named("make_host"))
+        with self._calling("example"):
+            example = self.example(member)
+        checks.example(example, self._named("example"))
+        return host, slots, example
+
+    def prepare(self, data: Data, member: Member, seed: int) -> tuple[nn.Module, dict[str, str], Tensor, Split]:
+        """What `build_host` gives and what the host trains on, once a copy of the host has taken one small step of training."""
+        host, slots, example = self.build_host(member, data.classes, seed)
+        copy = self.build_host(member, data.classes, seed)[0]
+        checks.same_host(host, copy, self._named("make_host"))
+        with self._calling("training_set"):
+            split = self.training_set(data, member, seed)
+        if split is not data.train:
+            checks.split(split, data.classes, self._named("training_set"))
+        checks.like_example(split.x, example, self._named("example"))
+        self._rehearse(copy, split, data.classes, member, seed)
+        return host, slots, example, split
+
+    def fingerprint(self, member: Member) -> str:
+        """A hash of the member and of the plug-in that registered the task: another one means that a saved run cannot go on."""
+        facts = [self.name, self._plugin()[1], asdict(member)]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def _rehearse(self, host: nn.Module, split: Split, classes: int, member: Member, seed: int) -> None:
+        """Take two samples through augmentation, host, loss, gradient and score. The host is changed by it."""
+        device, x, y = split.x.device, split.x[:2], split.y[:2]
+        host.to(device).train()
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            if member.augment:
+                with self._calling("augment"):
+                    augmented = self.augment(x, member, seed, 0, torch.arange(len(x), device=device))
+                checks.augmented(augmented, x, self._named("augment"))
+                x = augmented
+            with self._calling("the host that make_host gives"):
+                logits = host(x)
+            checks.logits(logits, y, classes, self._named("the host that make_host gives"))
+            with self._calling("loss"):
+                loss = self.loss(logits, y)
+            checks.loss(loss, self._named("loss"))
+            with self._calling("the gradient of loss"):
+                loss.backward()
+            with self._calling("correct"):
+                correct = self.correct(logits.detach(), y)
+            checks.correct(correct, y, self._named("correct"))
+
+    def _plugin(self) -> tuple[str, str]:
+        """The plug-in's file that registered this task, and the SHA-256 of it; both empty for any other task."""
+        entry = TASKS.get(self.name)
+        return (entry.file, entry.source) if entry is not None and entry.source else ("", "")
+
+    def _named(self, function: str) -> str:
+        file, _ = self._plugin()
+        return f"task {self.name!r}: {function}" + (f" in {file}" if file else "")
+
+    def _calling(self, function: str) -> AbstractContextManager[None]:
+        """Whatever the function raises is told with the task's name, and the line in the plug-in."""
+        return telling(f"task {self.name!r}: {function}", self._plugin()[0])
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    task: Task
-    where: str
-    """The file that registered it."""
-
-
-TASKS: dict[str, _Entry] = {}
-"""Every task by name, in the order of registration."""
-
-_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 T = TypeVar("T", bound=Task)
+TASKS: Register[Task] = Register("task")
 
 
 def register(task: T) -> T:
-    """Add a task to the register and return it. A name that is taken is refused."""
-    where = traceback.extract_stack(limit=2)[0].filename
-    if not _NAME.fullmatch(task.name):
-        raise ConfigError(f"task name {task.name!r} in {where}: expected lower case and hyphens, such as 'cifar10-deep'")
+    """Make a task known and return it; `esper.task(...)` is this. A name that is taken is refused."""
     if not task.summary.strip() or "\n" in task.summary:
-        raise ConfigError(f"task {task.name!r} in {where}: summary must be one line that says what it is for; found {task.summary!r}")
-    if task.name in TASKS:
-        raise ConfigError(f"task {task.name!r} in {where}: there is one of that name, registered in {TASKS[task.name].where}")
-    TASKS[task.name] = _Entry(task, where)
+        raise ConfigError(f"task {task.name!r}: summary must be one line that says what it is for; found {task.summary!r}")
+    TASKS.add(task.name, task)
     return task
 
 
@@ -118,54 +164,9 @@ def unregister(name: str) -> None:
 
 def get(name: str) -> Task:
     """The task of that name, or an error with the nearest one."""
-    if name not in TASKS:
-        raise unknown("task", name, TASKS)
-    return TASKS[name].task
+    return TASKS.find(name).value
 
 
 def names() -> tuple[str, ...]:
     """Every name, in the order of registration."""
     return tuple(TASKS)
-
-
-def load_task_file(path: str | Path) -> tuple[str, ...]:
-    """Run a user's Python file that registers tasks, and return their names. Loading a file again replaces its tasks.
-
-    The file is ordinary code with all of its author's rights: load only files that you trust.
-    """
-    path = Path(path).resolve()
-    if not path.is_file():
-        raise ConfigError(f"no task file at {path}")
-    before = dict(TASKS)
-    for name in [name for name, entry in TASKS.items() if entry.where == str(path)]:
-        del TASKS[name]
-    try:
-        _run(path)
-        found = tuple(name for name, entry in TASKS.items() if before.get(name) is not entry)
-        if not found:
-            raise ConfigError(f"{path}: registers no task; expected a call of register(...)")
-    except BaseException:
-        TASKS.clear()
-        TASKS.update(before)
-        raise
-    return found
-
-
-def _run(path: Path) -> None:
-    """Execute the file as a module whose name no other file has."""
-    name = f"esper_task_{re.sub(r'[^0-9a-zA-Z]', '_', path.stem)}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{path}: not a Python file; expected a name that ends in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # Dataclasses look their module up there.
-    try:
-        spec.loader.exec_module(module)
-    except EsperError:
-        del sys.modules[name]
-        raise
-    except Exception as error:
-        del sys.modules[name]
-        line = next((frame.lineno for frame in reversed(traceback.extract_tb(error.__traceback__)) if frame.filename == str(path)), None)
-        line = error.lineno if isinstance(error, SyntaxError) else line
-        raise ConfigError(f"{path}, line {line}: {type(error).__name__}: {error}") from error

@@ -16,6 +16,7 @@ from esper.leyline.errors import ConfigError, DataError
 from esper.tolaria.data.formats import Images
 from esper.tolaria.data.splits import Data, Split, stratified
 from esper.tolaria.data.streams import draws
+from esper.tolaria.tasks import checks
 from esper.tolaria.tasks.family import Member
 from esper.tolaria.tasks.registry import Kind, Task
 
@@ -41,16 +42,17 @@ class VisionTask(Task):
             raise ConfigError(f"task {self.name!r}: the standard member has no 'widths'; expected the channels of at least one block")
 
     def load(self, source: Path | None, device: torch.device) -> Data:
-        """The data on the device: val cut from train with the classes in proportion, pixels normalised by train's mean and deviation."""
+        """The data on the device: val cut from train with the classes in proportion, pixels normalised by train's mean and std."""
         images = self.read(source)
+        checks.is_a(images, Images, self._named("read"))
         images.check(self.shape, self.classes)
         labels = torch.from_numpy(images.y_train.astype(np.int64))
         val, train = stratified(labels, round(len(labels) * self.val_share), "val")
         x = torch.from_numpy(images.x_train.copy())
-        mean, deviation = _statistics(x[train])
+        mean, std = _statistics(x[train])
 
         def on_device(pixels: Tensor, targets: Tensor) -> Split:
-            normalised = pixels.to(device).float().sub_(mean.to(device)).div_(deviation.to(device))
+            normalised = pixels.to(device).float().sub_(mean.to(device)).div_(std.to(device))
             return Split(normalised, targets.to(device))
 
         # Taken out here, so that what is kept until final figures are wanted is the test images alone.
@@ -110,8 +112,8 @@ def _statistics(pixels: Tensor) -> tuple[Tensor, Tensor]:
     mean = (histograms * levels).sum(1) / count
     variance = (histograms * levels**2).sum(1) / count - mean**2
     # A channel with a single value has nothing to scale.
-    deviation = torch.where(variance > 0, variance, 1.0).sqrt()
-    return mean.float()[:, None, None], deviation.float()[:, None, None]
+    std = torch.where(variance > 0, variance, 1.0).sqrt()
+    return mean.float()[:, None, None], std.float()[:, None, None]
 
 
 def _noisy(y: Tensor, classes: int, share: float, seed: int) -> Tensor:

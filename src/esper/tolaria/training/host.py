@@ -47,7 +47,7 @@ class Host:
 
     def __init__(self, task: Task, data: Data, member: Member, seed: int, config: TrainingConfig, ledger: FlopLedger) -> None:
         self.task, self.data, self.member, self.seed, self.config, self.ledger = task, data, member, seed, config, ledger
-        net, slots, example = task.build_host(member, data.classes, seed)
+        net, slots, example, self.split = task.prepare(data, member, seed)
         device = data.train.x.device
         net.to(device)
         if config.channels_last:
@@ -65,7 +65,6 @@ class Host:
         self.model.follow(self.optimizer)
         self.run = torch.compile(self.model, backend=_backend(config.compile)) if config.compile else self.model
         self.architecture = (task.name, tuple(example.shape[1:]), tuple(tuple(p.shape) for p in net.parameters()))
-        self.split: Split = task.training_set(data, member, seed)
         self.governor = Governor(config.governor, data.classes)
         self.start_parameters = self.model.parameter_count()
         self.epoch = self.steps = self.germinated = self.fossilized = self.pruned = self.rollbacks = 0
