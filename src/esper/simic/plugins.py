@@ -41,6 +41,11 @@ def load_plugins(files: Iterable[str | Path] = ()) -> None:
         _load_file(Path(file).resolve())
 
 
+def plugin_hashes(files: Iterable[Path]) -> list[str]:
+    """The SHA-256 of each file as it was loaded: a run that goes on needs the same ones."""
+    return [_files[Path(file).resolve()] for file in files]
+
+
 def _load_installed(point: EntryPoint) -> None:
     package = "a package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
     with _all_or_nothing():

@@ -50,8 +50,8 @@ class TwinCache:
 
     def _key(self, host: Host) -> str:
         how = {name: getattr(self.config.training, name) for name in HOW}
-        governor, member = asdict(self.config.training.governor), asdict(host.member)
-        facts = [host.task.name, host.data.fingerprint, member, host.seed, how, governor, self.config.device, torch.__version__]
+        governor, built = asdict(self.config.training.governor), host.task.fingerprint(host.member)
+        facts = [built, host.data.fingerprint, host.seed, how, governor, self.config.device, torch.__version__]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
 
 

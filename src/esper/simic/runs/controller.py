@@ -17,6 +17,7 @@ from esper.simic.growth.deciding import controller_for, is_policy_file
 from esper.simic.growth.environment import Growth, Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
 from esper.simic.growth.recording import FOLDER, EpisodeRecorder
+from esper.simic.plugins import plugin_hashes
 from esper.simic.runs.paired import paired_difference
 from esper.simic.runs.work import versions
 from esper.tamiyo import make as make_controller
@@ -129,6 +130,7 @@ class ControllerRun:
             "config": to_toml(self.config),
             "data": self.data.fingerprint,
             "policy": self.policy_hash,
+            "plugins": plugin_hashes(self.config.plugins),
             "classes": self.data.classes,
             "epoch": self.play.epoch,
             "hosts": self.growth.state(),
@@ -142,6 +144,8 @@ class ControllerRun:
             raise CheckpointError("the checkpoint was written under another config than the run's config.toml")
         if state["data"] != self.data.fingerprint:
             raise CheckpointError(f"the data differs from that of the checkpoint ({self.data.origin})")
+        if state["plugins"] != plugin_hashes(self.config.plugins):
+            raise CheckpointError("a plug-in was edited since the checkpoint was written; put it back, or begin a new run")
         if state["policy"] != self.policy_hash:
             raise CheckpointError(f"{self.config.controller} is not the policy that the run was started with")
         self.growth.load_state(state["hosts"])

@@ -25,7 +25,7 @@ from esper.simic.growth.workers import environment
 from esper.simic.learning.policy_decider import PolicyDecider
 from esper.simic.learning.ppo import Learner
 from esper.simic.learning.rollout import Rollout, RolloutBuffer
-from esper.simic.plugins import load_plugins
+from esper.simic.plugins import load_plugins, plugin_hashes
 from esper.simic.runs.paired import paired_difference
 from esper.simic.runs.ppo_config import PPORunConfig
 from esper.simic.runs.work import POLICY_FILE, versions
@@ -270,6 +270,7 @@ class PPORun:
         """Everything between two rounds. Episodes start from zero memory, so no host is part of it, and no arm of an examination."""
         return {
             "config": to_toml(self.config.lasting()),
+            "plugins": plugin_hashes(self.config.plugins),
             "round": self.round,
             "hosts_begun": self.hosts_begun,
             "learner": self.learner.state(),
@@ -280,6 +281,8 @@ class PPORun:
         """Go on from a saved state, bit for bit; settings of learning are the present ones."""
         if state["config"] != to_toml(self.config.lasting()):
             raise CheckpointError("the checkpoint was written under another config than the run's config.toml")
+        if state["plugins"] != plugin_hashes(self.config.plugins):
+            raise CheckpointError("a plug-in was edited since the checkpoint was written; put it back, or begin a new run")
         self.learner.load_state(state["learner"])
         self.round, self.hosts_begun, self.history = state["round"], state["hosts_begun"], list(state["history"])
 
