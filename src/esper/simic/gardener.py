@@ -20,9 +20,9 @@ from esper.kasmina import Growable
 from esper.kasmina.attach.probe import Example, call, evaluating
 from esper.kasmina.norms import check_loader
 from esper.leyline.actions import Decision
+from esper.leyline.codec import from_plain, to_plain
 from esper.leyline.errors import ConfigError, StateError
 from esper.leyline.events import Event
-from esper.leyline.plain import from_plain, to_plain
 from esper.leyline.reports import EpochReport
 from esper.leyline.stages import BLENDED, LIVE, Stage
 from esper.simic.growth.deciding import controller_for
@@ -278,7 +278,7 @@ class Gardener:
             "initial_rate": self._initial_rate,
             "controller": self.episode.controller.name,
             "episode": self.episode.state(),
-            "history": to_plain(self.history),
+            "history": [to_plain(entry) for entry in self.history],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

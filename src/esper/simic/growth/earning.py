@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from esper.leyline.actions import Decision
+from esper.leyline.codec import from_plain, to_plain
 from esper.leyline.events import EVENT_TYPES, Event
-from esper.leyline.plain import from_plain, to_plain
 from esper.leyline.reports import EpochReport
 from esper.simic.growth.episode import Step
 from esper.simic.growth.recording import EpisodeRecorder

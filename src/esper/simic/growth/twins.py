@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
+from esper.leyline.codec import from_plain, to_plain
 from esper.leyline.errors import StateError
 from esper.leyline.files import replace_file
-from esper.leyline.plain import from_plain, to_plain
 from esper.simic.growth.config import GrowthConfig
 from esper.simic.rewards import FinalScore, Twin
 from esper.tolaria.data import Data
