@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from esper.kasmina import Growable
-from esper.leyline import EsperError, Stage, StateError
+from esper.leyline.errors import EsperError, StateError
+from esper.leyline.stages import Stage
 from tests.kasmina.garden import IMAGES, SLOTS, STAGES, everything, grow, lead, mix, same, seed_of, sgd, slot_of, step, tiny_host, values
 
 RECORD = "slots.mix._extra_state"

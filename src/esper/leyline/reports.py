@@ -34,16 +34,6 @@ class Gate(StrEnum):
     G5 = "G5"
 
 
-GATE_BEFORE: dict[Gate, Stage] = {
-    Gate.G0: Stage.GERMINATED,
-    Gate.G1: Stage.TRAINING,
-    Gate.G2: Stage.BLENDING,
-    Gate.G3: Stage.HOLDING,
-    Gate.G5: Stage.FOSSILIZED,
-}
-"""The stage that each gate guards."""
-
-
 @dataclass(frozen=True, slots=True)
 class GateVerdict:
     """What a gate said. `reasons` are the failures in words and numbers; empty when it passed."""
