@@ -51,12 +51,15 @@ class EpisodeRecorder:
         assert len(self._rewards) == len(self._rows["actions"]), "a reward without its decision"
 
     def save(self, path: Path, **about: Any) -> None:
-        """Write the episode; `about` says who decided, on what, and how it ended."""
+        """Write the episode, whole or not at all; `about` says who decided, on what, and how it ended. Raises RunError."""
         tensors = {name: torch.stack(rows) for name, rows in self._rows.items()}
         tensors["rewards"] = torch.tensor(self._rewards, dtype=torch.float32)
         metadata = {"schema": OBSERVATION.fingerprint(), "blueprints": json.dumps(self.blueprints), "about": json.dumps(about)}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, safetensors.torch.save(tensors, metadata))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, safetensors.torch.save(tensors, metadata))
+        except OSError as error:
+            raise RunError(f"the episode {path} cannot be written: {error.strerror}; what the run wrote before is intact") from error
 
     def state(self) -> dict[str, Any]:
         """What was collected so far."""
