@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 
-from esper.leyline import OBSERVATION, Op
+from esper.leyline.actions import Op
+from esper.leyline.observation import OBSERVATION
 from esper.simic.learning.ppo import Learner, PPOConfig
 from esper.simic.learning.rollout import Rollout, RolloutBuffer
 from esper.tamiyo.observe.masks import HEAD_VALUES
@@ -73,7 +74,8 @@ def theirs(hosts: int, steps: int) -> Any:
     values = [len(Op), SLOTS, BLUEPRINTS, *(len(HEAD_VALUES[head]) for head in HEADS[3:])]
 
     class Noise(gymnasium.Env[Any, Any]):
-        observation_space = gymnasium.spaces.Box(-10.0, 10.0, (OBSERVATION.flat_size(SLOTS),), dtype=np.float32)
+        size = OBSERVATION.host_size + SLOTS * OBSERVATION.slot_size
+        observation_space = gymnasium.spaces.Box(-10.0, 10.0, (size,), dtype=np.float32)
         action_space = gymnasium.spaces.MultiDiscrete(values)
 
         def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from esper.leyline.actions import Curve, Op, Style
+from esper.leyline.actions import Op
 from esper.leyline.events import Decided, EpochFinished, Event, GateChecked, SeedMeasured, StageChanged
 from esper.leyline.reports import Gate
 from esper.leyline.stages import Stage
@@ -53,6 +53,7 @@ def events(epoch: int) -> list[Event]:
             contribution_loss=None,
             trial_contribution=None,
             trial_error=None,
+            shapley=None,
             trial_loss=None,
             gradient_norm=0.031 * loss,
             gradient_health=1.0,
@@ -74,15 +75,7 @@ def events(epoch: int) -> list[Event]:
         ),
         *seeds,
         Decided(
-            op=Op.ADVANCE,
-            slot="r0c1",
-            blueprint="conv_light",
-            style=Style.LINEAR_ADD,
-            tempo=5,
-            alpha_target=1.0,
-            alpha_speed=3,
-            alpha_curve=Curve.LINEAR,
-            reason="trial contribution 1.25 points",
+            decision=Decision(op=Op.ADVANCE, slot="r0c1", reason="trial contribution 1.25 points"),
             legal=("WAIT", "ADVANCE", "PRUNE"),
         ),
         GateChecked(gate=Gate.G2, slot="r0c1", passed=True, reasons=()),

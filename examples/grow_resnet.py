@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import esper
-from esper.leyline import Op
+from esper.leyline.actions import Op
 from esper.tolaria import tasks
 from esper.tolaria.data import Data, FinalEvaluation, Split
 

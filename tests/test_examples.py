@@ -51,7 +51,7 @@ events = list(read_events(run / "events.jsonl"))
 for envelope in events:
     sink.write(envelope)
 sink.close()
-assert next(each.event.blueprint for each in events if isinstance(each.event, Decided)) == "far_conv"
+assert next(each.event.decision.blueprint for each in events if isinstance(each.event, Decided)) == "far_conv"
 assert min(each.event.components["thrift"] for each in events if isinstance(each.event, Rewarded)) < 0
 assert len((run / "accuracy.csv").read_text().splitlines()) == 1 + 5
 """

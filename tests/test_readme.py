@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from esper.leyline import Op
+from esper.leyline.actions import Op
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
 EPOCHS = 9

@@ -13,7 +13,9 @@ from torch import Tensor, nn, optim
 from esper.kasmina import Growable
 from esper.kasmina.blueprints import Seed
 from esper.kasmina.slot import Slot
-from esper.leyline import GateConfig, GradientStats, OptimizerError, SeedReport, Stage
+from esper.leyline.errors import OptimizerError
+from esper.leyline.reports import GateConfig, GradientStats, SeedReport
+from esper.leyline.stages import Stage
 
 SLOTS = ("stem.0", "mix", "late")
 """Feature maps of width 4, then vectors of width 6 twice."""

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from esper.kasmina import Growable, SlotShape, blueprint
 from esper.kasmina.attach.probe import probe
 from esper.kasmina.blueprints import names, unregister
-from esper.leyline import GateConfig, Stage, Style, Topology
+from esper.leyline.actions import Style
+from esper.leyline.reports import GateConfig, Topology
+from esper.leyline.stages import Stage
 from tests.kasmina.zoo import ZOO, Specimen, leaves, loss_of, run
 
 OPEN = GateConfig(strict=False, min_training_epochs=0, min_gradient_health=0.0)

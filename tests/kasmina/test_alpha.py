@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.kasmina.alpha import FIRST_CURVE, Ramp, curve_value
-from esper.leyline import ALPHA_SPEEDS, ALPHA_TARGETS, TEMPOS, Curve, Style
+from esper.leyline.actions import ALPHA_SPEEDS, ALPHA_TARGETS, TEMPOS, Curve, Style
 
 curves = st.sampled_from(Curve)
 shares = st.floats(0.0, 1.0)

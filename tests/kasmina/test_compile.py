@@ -13,7 +13,9 @@ from torch import fx, optim
 from esper.kasmina import Growable
 from esper.kasmina.blueprints import names
 from esper.kasmina.hosts import ConvHost
-from esper.leyline import LifecycleConfig, Stage, Style
+from esper.leyline.actions import Style
+from esper.leyline.reports import LifecycleConfig
+from esper.leyline.stages import Stage
 from tests.kasmina.growing import STYLES, assert_equal, grow, measure, to_blending, to_fossil, to_training, unlike_birth
 from tests.kasmina.zoo import BY_NAME, Specimen, leaves, loss_of, run
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from esper.kasmina import Growable
-from esper.leyline import Stage, Style
+from esper.leyline.actions import Style
 from esper.leyline.errors import TransitionError, UnknownNameError
+from esper.leyline.stages import Stage
 from tests.kasmina.growing import grow, identical, measure, to_training, unlike_birth
 from tests.kasmina.networks import plain_mlp
 from tests.kasmina.zoo import BY_NAME, ZOO, Specimen, leaves, run

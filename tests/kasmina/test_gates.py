@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from esper.kasmina.gates import GATES, NEXT_GATE, judge
-from esper.leyline import TRANSITIONS, Gate, GateConfig, GateVerdict, GradientStats, SeedReport, Stage, Topology
-from esper.leyline.reports import GATE_BEFORE
+from esper.leyline.reports import GATE_BEFORE, Gate, GateConfig, GateVerdict, GradientStats, SeedReport, Topology
+from esper.leyline.stages import TRANSITIONS, Stage
 
 STRICT, PERMISSIVE = GateConfig(), GateConfig.permissive()
 HEALTHY = GradientStats(steps=10, norm=0.5, peak=0.4, vanishing=0.0, exploding=0.0, finite=True)

@@ -11,12 +11,9 @@ from torch import Tensor, nn
 
 from esper.kasmina import SlotShape, blueprint
 from esper.kasmina.blueprints import BLUEPRINTS as REGISTER
-from esper.leyline import (
-    BlueprintError,
-    Stage,
-    Topology,
-    UnknownNameError,
-)
+from esper.leyline.errors import BlueprintError, UnknownNameError
+from esper.leyline.reports import Topology
+from esper.leyline.stages import Stage
 from tests.kasmina.garden import everything, grow, lead, mix, same, seed_of, sgd, slot_of, values
 
 

@@ -14,7 +14,9 @@ from torch import Tensor, nn, optim
 
 from esper.kasmina import Growable
 from esper.kasmina.gradients import GradientMeter, gradient_ratio, tensor_norms
-from esper.leyline import GateConfig, GateError, GradientStats, Stage
+from esper.leyline.errors import GateError
+from esper.leyline.reports import GateConfig, GradientStats
+from esper.leyline.stages import Stage
 from tests.kasmina.garden import IMAGES, LABELS, backward, gate_of, grad, gradients_of, grow, lead, seed_of, sgd, step, tiny_host
 
 TRAINING, BLENDING, FOSSILIZED = Stage.TRAINING, Stage.BLENDING, Stage.FOSSILIZED

@@ -16,8 +16,9 @@ import torch
 from torch import fx, nn, optim
 
 from esper.kasmina import Growable
-from esper.leyline import Stage, Style
+from esper.leyline.actions import Style
 from esper.leyline.errors import ConfigError
+from esper.leyline.stages import Stage
 from tests.kasmina import networks
 from tests.kasmina.growing import (
     STYLES,

@@ -11,7 +11,7 @@ from torch import Tensor, nn, optim
 
 from esper.kasmina import Growable
 from esper.kasmina.blueprints import BLUEPRINTS as REGISTER
-from esper.leyline import Stage
+from esper.leyline.stages import Stage
 from tests.kasmina.growing import BLUEPRINTS, OPEN, gradients, grow, hook_count, identical, to_training
 from tests.kasmina.zoo import ZOO, Specimen, leaves, loss_of, run
 

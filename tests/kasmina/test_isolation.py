@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from esper.kasmina import Growable
 from esper.kasmina.blending import Gating, Graft, combine, straight_through
-from esper.leyline import Style, Topology
+from esper.leyline.actions import Style
+from esper.leyline.reports import Topology
 from tests.kasmina.growing import STYLES, gradients, grow, identical, registered, to_blending, to_fossil, to_training, unlike_birth
 from tests.kasmina.zoo import BY_NAME, ZOO, Specimen, loss_of, run
 

@@ -11,21 +11,11 @@ import pytest
 import torch
 
 from esper.kasmina import Growable
-from esper.leyline import (
-    TEMPOS,
-    WAIT,
-    Curve,
-    Decision,
-    Gate,
-    GateChecked,
-    GateError,
-    LifecycleConfig,
-    Op,
-    Stage,
-    StageChanged,
-    Style,
-    TransitionError,
-)
+from esper.leyline.actions import TEMPOS, WAIT, Curve, Decision, Op, Style
+from esper.leyline.errors import GateError, TransitionError
+from esper.leyline.events import GateChecked, StageChanged
+from esper.leyline.reports import Gate, LifecycleConfig
+from esper.leyline.stages import Stage
 from tests.kasmina.garden import (
     BLUEPRINTS,
     SLOTS,

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import esper
 from esper.kasmina.norms import HARVEST_SAMPLES, REFERENCE_SAMPLES, recalibrated, reference_batches, tracked_norms
-from esper.leyline import Stage
 from esper.leyline.errors import ConfigError
+from esper.leyline.stages import Stage
 from tests.kasmina.networks import ResidualNet, frozen_norms
 from tests.tolaria.small import bits
 

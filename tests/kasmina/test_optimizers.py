@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from esper.kasmina import Growable
-from esper.leyline import Stage
+from esper.leyline.stages import Stage
 from tests.kasmina.garden import (
     IMAGES,
     OPTIMIZERS,

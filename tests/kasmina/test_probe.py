@@ -11,8 +11,9 @@ from torch import Tensor, nn
 import esper
 from esper.kasmina import Growable, find_slots
 from esper.kasmina.blueprints import names
-from esper.leyline import Stage, Topology
 from esper.leyline.errors import EsperError, SlotError, UnknownNameError
+from esper.leyline.reports import Topology
+from esper.leyline.stages import Stage
 from tests.kasmina.growing import OPEN, fingerprint, grow, hook_count
 from tests.kasmina.networks import Patches, ReadsWeight, TiedNet
 from tests.kasmina.zoo import BY_NAME, ZOO, Specimen, run

@@ -8,15 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from esper.kasmina import Growable
-from esper.leyline import (
-    AlphaRetargeted,
-    Curve,
-    GateError,
-    Stage,
-    StageChanged,
-    Style,
-    TransitionError,
-)
+from esper.leyline.actions import Curve, Style
+from esper.leyline.errors import GateError, TransitionError
+from esper.leyline.events import AlphaRetargeted, StageChanged
+from esper.leyline.stages import Stage
 from tests.kasmina.garden import (
     at,
     everything,

@@ -8,15 +8,9 @@ from typing import Any
 
 import pytest
 
-from esper.leyline import (
-    TRANSITIONS,
-    ConfigError,
-    EsperError,
-    Stage,
-    Style,
-    TransitionError,
-    UnknownNameError,
-)
+from esper.leyline.actions import Style
+from esper.leyline.errors import ConfigError, EsperError, TransitionError, UnknownNameError
+from esper.leyline.stages import TRANSITIONS, Stage
 from tests.kasmina.garden import STAGES, at, everything, grow, mix
 
 

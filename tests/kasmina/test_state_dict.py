@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from esper.kasmina import Growable
-from esper.leyline import EsperError, Stage, StateError
+from esper.leyline.errors import EsperError, StateError
+from esper.leyline.stages import Stage
 from tests.kasmina.garden import IMAGES, SLOTS, STAGES, everything, grow, lead, mix, same, seed_of, sgd, slot_of, step, tiny_host, values
 
 RECORD = "slots.mix._extra_state"
@@ -252,11 +253,11 @@ WRONG_RECORDS: list[tuple[str, Callable[[State], object], str]] = [
     ("a stage by number", changed(stage=3), "its record is damaged"),
     ("an unknown style", changed(style="ADD"), "its record is damaged"),
     ("an unknown field", changed(mood="good"), "unknown key 'mood'"),
-    ("a missing field", without("tempo"), "incomplete"),
+    ("a missing field", without("tempo"), "missing key 'tempo'"),
     ("a count that is text", changed(age="5"), "'age' must be an integer; found '5'"),
     ("a count below zero", changed(age=-1), "contradicts itself: age is -1"),
     ("a truth that is a number", changed(pruning=1), "'pruning' must be true or false"),
-    ("a ramp without a curve", changed(ramp={k: v for k, v in RAMP.items() if k != "curve"}), "incomplete"),
+    ("a ramp without a curve", changed(ramp={k: v for k, v in RAMP.items() if k != "curve"}), "missing key 'ramp.curve'"),
     ("a ramp before blending", changed(ramp=RAMP), "it is TRAINING with a ramp of alpha"),
     ("blending without a ramp", changed(stage="BLENDING", ramp=None), "it is BLENDING without a ramp of alpha"),
     ("a ramp to elsewhere", changed(stage="BLENDING", ramp={**RAMP, "target": 0.5}), "to 0.5, 1 epochs done, and its target is 1.0"),

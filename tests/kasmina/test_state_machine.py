@@ -14,21 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from torch import Tensor, optim
 
 from esper.kasmina import Growable
-from esper.leyline import (
-    BLENDED,
-    LIVE,
-    TRANSITIONS,
-    Curve,
-    EsperError,
-    Event,
-    GateChecked,
-    GateConfig,
-    GateError,
-    LifecycleConfig,
-    Stage,
-    StageChanged,
-    Style,
-)
+from esper.leyline.actions import Curve, Style
+from esper.leyline.errors import EsperError, GateError
+from esper.leyline.events import Event, GateChecked, StageChanged
+from esper.leyline.reports import GateConfig, LifecycleConfig
+from esper.leyline.stages import BLENDED, LIVE, TRANSITIONS, Stage
 from tests.kasmina.garden import IMAGES, SLOTS, STAGES, as_bytes, everything, grow, slot_of, step
 
 EXAMPLES, STEPS = 100, 40

@@ -86,18 +86,19 @@ class Everything:
 
 
 finite = st.floats(allow_nan=False)
+integers = st.integers(-(2**63), 2**63 - 1)
 text = st.text(st.characters(exclude_categories=["Cs"]))
 points = st.builds(Point, x=finite, label=st.none() | text)
 inners = st.builds(
     Inner,
-    epochs=st.integers(1, 10**30).filter(lambda epochs: epochs != 13),
+    epochs=st.integers(1, 2**63 - 1).filter(lambda epochs: epochs != 13),
     rate=st.floats(0, 1),
-    patience=st.none() | st.integers(0),
+    patience=st.none() | st.integers(0, 2**63 - 1),
     shares=st.lists(st.floats(0, 1)).map(tuple),
 )
 everythings = st.builds(
     Everything,
-    count=st.integers(),
+    count=integers,
     rate=finite,
     flag=st.booleans(),
     name=text,
@@ -106,16 +107,16 @@ everythings = st.builds(
     level=st.sampled_from(Level),
     word=st.sampled_from(Word),
     inner=inners,
-    maybe=st.none() | st.integers(),
+    maybe=st.none() | integers,
     maybe_inner=st.none() | inners,
-    numbers=st.lists(st.integers()).map(tuple),
+    numbers=st.lists(integers).map(tuple),
     nested=st.lists(st.lists(text).map(tuple)).map(tuple),
     pair=st.tuples(text, finite),
     points=st.lists(points).map(tuple),
     table=st.dictionaries(text, finite),
     tables=st.dictionaries(text, points),
     choice=st.sampled_from(["fast", "slow", 3]),
-    mixed=st.integers() | finite | st.booleans() | text | st.lists(st.integers()).map(tuple),
+    mixed=integers | finite | st.booleans() | text | st.lists(integers).map(tuple),
     auto=st.none() | st.just("auto") | finite,
 )
 
@@ -178,6 +179,8 @@ def test_an_integer_is_taken_for_a_float_and_becomes_one() -> None:
         ("count", 1.0, "'count' must be an integer; found 1.0"),
         ("count", "1", "'count' must be an integer; found '1'"),
         ("count", Level.LOW, "'count' must be an integer; found"),
+        ("count", 2**63, "'count' must be an integer that 64 bits can hold; found 9223372036854775808"),
+        ("count", -(2**63) - 1, "'count' must be an integer that 64 bits can hold; found -9223372036854775809"),
         ("rate", False, "'rate' must be a number; found false"),
         ("rate", "fast", "'rate' must be a number; found 'fast'"),
         ("rate", 10**400, "'rate' must be a number; found"),
@@ -274,6 +277,44 @@ def test_a_file_that_cannot_be_read_gives_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b"name = '\xe9'")
     with pytest.raises(ConfigError, match=r"latin\.toml: not a TOML file, byte 8 is not UTF-8"):
         load(Everything, tmp_path / "latin.toml")
+
+
+HUGE = "0x" + "f" * 5000
+HOSTILE = {
+    "deep lists": ("count = " + "[" * 100_000, "cannot be read: its lists and tables are nested too deeply"),
+    "deep tables": ("count = " + "{a = " * 100_000, "cannot be read: its lists and tables are nested too deeply"),
+    "deep keys": (f"[{'.'.join(['a'] * 3000)}]", "unknown key 'a'"),
+    "an integer that Python does not read": ("count = " + "9" * 5000, "cannot be read: it has an integer of thousands of digits"),
+    "an integer that Python does not write": (f"count = {HUGE}", "'count' must be an integer that 64 bits can hold; found an integer of"),
+    "such an integer for text": (f"name = [{HUGE}]", "'name' must be text; found an integer of thousands of digits"),
+    "such an integer for a number": (f"rate = {HUGE}", "'rate' must be a number; found an integer of thousands of digits"),
+    "an integer that no float can hold": ("rate = " + "9" * 4000, "'rate' must be a number; found 99999"),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_file_is_refused_in_a_sentence(what: str, tmp_path: Path) -> None:
+    content, expected = HOSTILE[what]
+    (tmp_path / "run.toml").write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        load(Everything, tmp_path / "run.toml")
+    assert expected in str(caught.value)
+    assert len(str(caught.value)) < len(str(tmp_path)) + 500
+
+
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")  # nobody writes to it, so opening it in the usual way would wait for ever
+    for path in (tmp_path / "pipe.toml", Path("/dev/zero")):
+        with pytest.raises(ConfigError, match=rf"^{path}: cannot be read: Not a regular file$"):
+            load(Everything, path)
+
+
+@pytest.mark.parametrize("path", ["x" * 5000, "x/" * 2500], ids=["a name", "a path"])
+def test_a_path_that_is_too_long_is_refused_in_a_sentence(path: str) -> None:
+    with pytest.raises(ConfigError, match=r": cannot be read: File name too long$"):
+        load(Everything, path)
+    with pytest.raises(ConfigError, match=r": cannot be written: File name too long$"):
+        save(Point(), path)
 
 
 def test_a_byte_order_mark_does_not_matter(tmp_path: Path) -> None:

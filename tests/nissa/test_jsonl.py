@@ -118,6 +118,12 @@ def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
         list(read_events(tmp_path / "none.jsonl"))
 
 
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "events.jsonl")
+    with pytest.raises(RunError, match=r"events\.jsonl: Not a regular file"):
+        list(read_events(tmp_path / "events.jsonl"))
+
+
 def test_a_full_disk_is_a_run_error_and_closing_afterwards_is_quiet(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.symlink_to("/dev/full")

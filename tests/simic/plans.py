@@ -19,8 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper.kasmina import Growable
-from esper.leyline import BLENDED, WAIT, Decision, EpochReport, Event, GateConfig, Op, Stage, StageChanged
+from esper.leyline.actions import WAIT, Decision, Op
+from esper.leyline.events import Event, StageChanged
+from esper.leyline.reports import EpochReport, GateConfig
 from esper.leyline.score import rent_points
+from esper.leyline.stages import BLENDED, Stage
 from esper.simic.gardener import Evaluation, Gardener
 from esper.simic.rewards import FinalScore, Mode, RewardConfig, RewardStep, RewardTracker, Twin
 from esper.tamiyo import Controller, Observation, Rules, SignalTracker, State, make

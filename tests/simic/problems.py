@@ -12,7 +12,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from esper.leyline import OBSERVATION, Head, Op, matters
+from esper.leyline.actions import Head, Op, matters
+from esper.leyline.observation import OBSERVATION
 from esper.simic.learning.ppo import Learner, PPOConfig
 from esper.simic.learning.rollout import Rollout, RolloutBuffer
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from esper.leyline import OCCUPIED
+from esper.leyline.stages import OCCUPIED
 from esper.simic.rewards import COMPONENTS, Mode, RewardConfig
 from esper.tamiyo import make
 from tests.simic.plans import SLOTS, WORLDS, exploits, field, grow, honest_plans, rank_correlation, returns, rewards, simulate

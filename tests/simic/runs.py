@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from esper.kasmina.blueprints import names
-from esper.leyline import GateConfig, Op, Topology
+from esper.leyline.actions import Op
+from esper.leyline.reports import GateConfig, Topology
 from esper.simic.growth.config import ControllerRunConfig
 from esper.tamiyo import FixedConfig, RandomConfig
 from esper.tamiyo.policy.network import PolicyConfig

@@ -196,7 +196,7 @@ def test_both_forms_of_the_observation_hold_the_same_and_the_names_say_where():
     action = heads(masks_of(flat), Decision(op=Op.GERMINATE, slot="r0c1", blueprint="conv_light"))
     seen, parts = flat.step(action)[0], structured.step(action)[0]
     assert len(names) == len(set(names)) == len(seen)
-    size = OBSERVATION.flat_size(3)
+    size = OBSERVATION.host_size + 3 * OBSERVATION.slot_size
     assert (seen[:size] == np.concatenate([parts["host"], parts["slots"].ravel()])).all()
     assert [name for name, value in zip(names[size:], seen[size:], strict=True) if value] == ["slot 1.blueprint.conv_light"]
     assert inner(flat).setup.hosts.blueprints[parts["blueprints"][1] - 1] == "conv_light"

@@ -15,8 +15,10 @@ from torch.nn import functional as F
 
 import esper
 from esper.kasmina.blueprints import unregister
-from esper.leyline import Decision, Op, Stage, Topology
+from esper.leyline.actions import Decision, Op
 from esper.leyline.errors import ConfigError, OptimizerError, PolicyError, StateError, UnknownNameError
+from esper.leyline.reports import Topology
+from esper.leyline.stages import Stage
 from esper.simic.gardener import Evaluation, Gardener
 from esper.tamiyo.policy.policy_controller import PolicyController
 from esper.tamiyo.policy.policy_file import save_policy

@@ -10,7 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.leyline import OBSERVATION, ConfigError, Head, Op, from_mapping
+from esper.leyline.actions import Head, Op
+from esper.leyline.config import from_mapping
+from esper.leyline.errors import ConfigError
+from esper.leyline.observation import OBSERVATION
 from esper.simic.learning import ppo
 from esper.simic.learning import ppo_metrics as learning
 from esper.simic.learning.popart import MIN_STD, follow_returns

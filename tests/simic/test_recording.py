@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,23 @@ def test_what_was_recorded_comes_back_bit_for_bit(tmp_path: Path) -> None:
         assert np.array_equal(episode.batch.slot_mask[row].numpy(), seen.masks.slot_mask)
         assert np.array_equal(episode.batch.blueprint_mask[row].numpy(), seen.masks.blueprint_mask)
         assert tuple(episode.actions[row].tolist()) == action_of(seen.masks, decision, blueprints)
+
+
+def test_a_full_disk_is_a_run_error_and_leaves_the_episode_before(tmp_path: Path) -> None:
+    recorder = EpisodeRecorder()
+    recorder.decided(place(0), germinate())
+    recorder.earned(1.0)
+    path = tmp_path / "run" / FOLDER / "0.safetensors"
+    recorder.save(path)
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(RunError, match=r"0\.safetensors cannot be written: File too large; what the run wrote before is intact$"):
+            recorder.save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [entry.read_bytes() for entry in path.parent.iterdir()] == [before]
 
 
 def test_a_recorder_that_was_saved_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:

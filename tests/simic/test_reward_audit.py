@@ -9,7 +9,8 @@ from functools import cache
 
 import pytest
 
-from esper.leyline import Op, Stage
+from esper.leyline.actions import Op
+from esper.leyline.stages import Stage
 from esper.simic.rewards import Mode, RewardConfig, Twin
 from esper.tamiyo import Controller, make
 from tests.simic.plans import (

@@ -12,9 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.leyline import WAIT, Decision, EpochReport, Op, Stage, StageChanged, StateError, from_mapping, load, save
-from esper.leyline.errors import ConfigError
+from esper.leyline.actions import WAIT, Decision, Op
+from esper.leyline.config import from_mapping, load, save
+from esper.leyline.errors import ConfigError, StateError
+from esper.leyline.events import StageChanged
+from esper.leyline.reports import EpochReport
 from esper.leyline.score import rent_points
+from esper.leyline.stages import Stage
 from esper.simic.rewards import COMPONENTS, FinalScore, Mode, RewardConfig, RewardTracker
 from esper.simic.rewards import components as parts
 from tests.simic.plans import flat, one_step

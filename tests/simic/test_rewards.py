@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.leyline import LIVE, WAIT, Decision, EpochReport, Op, Stage, StageChanged
+from esper.leyline.actions import WAIT, Decision, Op
+from esper.leyline.events import StageChanged
+from esper.leyline.reports import EpochReport
+from esper.leyline.stages import LIVE, Stage
 from esper.simic.rewards import COMPONENTS, FinalScore, Mode, RewardConfig, RewardStep, RewardTracker
 from esper.simic.rewards import components as parts
 from tests.simic.plans import flat, one_step

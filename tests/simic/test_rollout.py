@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from esper.leyline import OBSERVATION, Op
+from esper.leyline.actions import Op
+from esper.leyline.observation import OBSERVATION
 from esper.simic.learning.rollout import RolloutBuffer, gae
 from esper.tamiyo.policy.batch import ObservationBatch
 from esper.tamiyo.policy.heads import Exploration, uniforms

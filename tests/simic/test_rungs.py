@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.leyline import Head, Op
+from esper.leyline.actions import Head, Op
 from esper.simic.learning.ppo import Learner, PriorStrength
 from esper.simic.learning.rollout import RolloutBuffer
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch

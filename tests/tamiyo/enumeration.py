@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from esper.leyline import HEADS_FOR_OP, Head, Op, matters
+from esper.leyline.actions import HEADS_FOR_OP, Head, Op, matters
 from esper.tamiyo.observe.masks import Masks
 from esper.tamiyo.policy.batch import ObservationBatch
 from esper.tamiyo.policy.heads import HEAD_OP_PAIRS, OPS_OF, VALUE_HEADS, HeadLogits, choice_size, choice_width

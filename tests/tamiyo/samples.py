@@ -7,8 +7,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from esper.leyline import EpochReport, Gate, GateVerdict, GradientStats, LifecycleConfig, SeedReport, Stage, Style, Topology
-from esper.leyline.stages import BLENDED, OCCUPIED
+from esper.leyline.actions import Style
+from esper.leyline.reports import EpochReport, Gate, GateVerdict, GradientStats, LifecycleConfig, SeedReport, Topology
+from esper.leyline.stages import BLENDED, OCCUPIED, Stage
 from esper.tamiyo import Rules, SignalTracker
 
 BLUEPRINTS = {Topology.MAP2D: ("norm", "conv_light", "conv_heavy"), Topology.TOKENS: ("norm", "mlp")}

@@ -13,19 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from esper.leyline import (
-    Decision,
-    EpochReport,
-    Gate,
-    GateVerdict,
-    LifecycleConfig,
-    Op,
-    SeedReport,
-    Stage,
-    Topology,
-    check_transition,
-)
-from esper.leyline.stages import BLENDED, LIVE, OCCUPIED
+from esper.leyline.actions import Decision, Op
+from esper.leyline.reports import EpochReport, Gate, GateVerdict, LifecycleConfig, SeedReport, Topology
+from esper.leyline.stages import BLENDED, LIVE, OCCUPIED, Stage, check_transition
 from esper.tamiyo import Controller, Observation, Rules, SignalTracker
 from tests.tamiyo.samples import HEALTHY, report, seed
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from esper.leyline import ConfigError, Decision, Op, Stage, Style
+from esper.leyline.actions import Decision, Op, Style
+from esper.leyline.errors import ConfigError
+from esper.leyline.stages import Stage
 from esper.tamiyo import FixedConfig, RandomConfig, make
 from tests.tamiyo.simulator import Step, World, fossils, play
 

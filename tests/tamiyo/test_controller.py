@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.leyline import ConfigError, EpochReport, UnknownNameError, from_mapping, to_toml
+from esper.leyline.config import from_mapping, to_toml
+from esper.leyline.errors import ConfigError, UnknownNameError
+from esper.leyline.reports import EpochReport
 from esper.tamiyo import CONTROLLERS, Controller, HeuristicConfig, RandomConfig, Rules, make, random_stream, register
 from tests.tamiyo.samples import report_streams, tracker
 from tests.tamiyo.simulator import World, play

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from esper.leyline import Head, Op, matters
+from esper.leyline.actions import Head, Op, matters
 from esper.tamiyo.observe.masks import Masks
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch
 from esper.tamiyo.policy.heads import (

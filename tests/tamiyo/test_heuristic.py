@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esper.leyline import ConfigError, Decision, EpochReport, Op, SeedReport, Stage, Style, from_mapping
+from esper.leyline.actions import Decision, Op, Style
+from esper.leyline.config import from_mapping
+from esper.leyline.errors import ConfigError
+from esper.leyline.reports import EpochReport, SeedReport
+from esper.leyline.stages import Stage
 from esper.tamiyo import HeuristicConfig, make
 from esper.tamiyo.controllers.heuristic_memory import HeuristicMemory, Outcome, Trial
 from tests.tamiyo.samples import report, seed, tracker

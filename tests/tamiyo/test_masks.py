@@ -12,28 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.leyline import (
-    ALPHA_SPEEDS,
-    ALPHA_TARGETS,
-    TEMPOS,
-    WAIT,
-    BlueprintError,
-    ConfigError,
-    Curve,
-    Decision,
-    EpochReport,
-    GateError,
-    Head,
-    Op,
-    SeedReport,
-    Stage,
-    Style,
-    Topology,
-    TransitionError,
-    UnknownNameError,
-    from_mapping,
-    matters,
-)
+from esper.leyline.actions import ALPHA_SPEEDS, ALPHA_TARGETS, TEMPOS, WAIT, Curve, Decision, Head, Op, Style, matters
+from esper.leyline.config import from_mapping
+from esper.leyline.errors import BlueprintError, ConfigError, GateError, TransitionError, UnknownNameError
+from esper.leyline.reports import EpochReport, SeedReport, Topology
+from esper.leyline.stages import Stage
 from esper.tamiyo import Masks, Rules, choose
 from tests.tamiyo.samples import BLUEPRINTS, SLOTS, STAGES, report, report_streams, seed, verdict
 

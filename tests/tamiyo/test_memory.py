@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from esper.leyline import Stage, StateError
+from esper.leyline.errors import StateError
+from esper.leyline.stages import Stage
 from esper.tamiyo.controllers.heuristic_memory import HeuristicMemory, Outcome, Trial
 from tests.tamiyo.samples import report, seed
 

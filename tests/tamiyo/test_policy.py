@@ -10,7 +10,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from esper.leyline import ConfigError, Decision, Head, Op, PolicyError, Stage, UnknownNameError
+from esper.leyline.actions import Decision, Head, Op
+from esper.leyline.errors import ConfigError, PolicyError, UnknownNameError
+from esper.leyline.stages import Stage
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch, action_of, decision_of
 from esper.tamiyo.policy.heads import Exploration, uniforms
 from esper.tamiyo.policy.policy import Policy, PolicyConfig, PolicyState, reset_heads

@@ -7,7 +7,8 @@ import json
 import pytest
 import torch
 
-from esper.leyline import Op, StateError
+from esper.leyline.actions import Op
+from esper.leyline.errors import StateError
 from esper.tamiyo import Controller
 from esper.tamiyo.policy.batch import ObservationBatch, decision_of
 from esper.tamiyo.policy.heads import uniforms

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from esper.leyline import Head, PolicyError
+from esper.leyline.actions import Head
+from esper.leyline.errors import PolicyError
 from esper.tamiyo.policy import policy_file
 from esper.tamiyo.policy.policy_file import load_policy, read_policy_info, save_policy
 from esper.tamiyo.policy.prior import Prior

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.leyline import ConfigError, Head, Op
+from esper.leyline.actions import Head, Op
+from esper.leyline.errors import ConfigError
 from esper.tamiyo import HEAD_VALUES, Prior
 
 

@@ -11,18 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.leyline import (
-    NO_BLUEPRINT,
-    OBSERVATION,
-    Decision,
-    EpochReport,
-    LifecycleConfig,
-    Op,
-    Stage,
-    StateError,
-    Style,
-    UnknownNameError,
-)
+from esper.leyline.actions import Decision, Op, Style
+from esper.leyline.errors import StateError, UnknownNameError
+from esper.leyline.observation import NO_BLUEPRINT, OBSERVATION
+from esper.leyline.reports import EpochReport, LifecycleConfig
+from esper.leyline.stages import Stage
 from esper.tamiyo import Observation, Rules, SignalTracker
 from tests.tamiyo.samples import BLUEPRINTS, HEALTHY, SLOTS, report, report_streams, seed, tracker
 from tests.tamiyo.simulator import World, play
@@ -61,7 +54,7 @@ def test_shapes_and_types_follow_the_schema_and_flat_holds_host_then_slots() -> 
     assert (seen.host.shape, seen.slots.shape) == ((OBSERVATION.host_size,), (3, OBSERVATION.slot_size))
     assert seen.blueprints.dtype == np.int64
     assert seen.blueprints.tolist() == [NO_BLUEPRINT] * 3
-    assert seen.flat().shape == (OBSERVATION.flat_size(3),)
+    assert seen.flat().shape == (OBSERVATION.host_size + 3 * OBSERVATION.slot_size,)
     assert np.array_equal(seen.flat()[OBSERVATION.host_size :].reshape(3, -1), seen.slots)
 
 

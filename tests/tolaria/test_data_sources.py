@@ -90,6 +90,8 @@ def test_a_set_that_is_not_there_is_one_sentence_with_what_to_do(tmp_path: Path,
         CIFAR10.locate(tmp_path)
     with pytest.raises(DataError, match=r"no folder .*/nowhere; expected one with CIFAR-10"):
         CIFAR10.locate(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"no folder .*xxx; expected one with CIFAR-10"):
+        CIFAR10.locate(tmp_path / ("x" * 5000))
 
 
 class Handler(BaseHTTPRequestHandler):

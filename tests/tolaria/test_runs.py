@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,6 +96,59 @@ def test_a_config_that_cannot_be_written_leaves_no_folder(tmp_path: Path) -> Non
     with pytest.raises(ConfigError):
         RunFolder.create(tmp_path / "run", name="", config=Config(name="\ud800"), command="train")
     assert not (tmp_path / "run").exists()
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """A disk that takes no more than so many bytes of a file."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("size", [0, 10, 500])
+@pytest.mark.parametrize("place", ["new/run", "empty", "numbered"])
+def test_a_disk_that_fills_up_while_a_run_is_made_leaves_nothing_of_it(tmp_path: Path, size: int, place: str) -> None:
+    (tmp_path / "empty").mkdir()
+    path = None if place == "numbered" else tmp_path / place
+    config = Config(name="x" * 1000)  # run.json takes less than 500 bytes, config.toml takes more
+    with files_up_to(size), pytest.raises(RunError, match=r"the run folder .* cannot be written: File too large; nothing of it is left$"):
+        RunFolder.create(path, name="a", config=config, command="train", root=tmp_path / "runs")
+    assert [entry.relative_to(tmp_path).as_posix() for entry in tmp_path.rglob("*")] == ["empty"]
+    with RunFolder.create(path, name="a", config=config, command="train", root=tmp_path / "runs") as run:
+        assert configs.load(Config, run.config) == config
+
+
+def test_a_disk_that_is_full_later_leaves_what_was_written_before(tmp_path: Path) -> None:
+    with create(tmp_path / "run") as run:
+        for write in (lambda: run.finish({"accuracy": 1.0}), lambda: run.change_config(Config(epochs=7))):
+            with files_up_to(5), pytest.raises(RunError, match=r"File too large; what the run wrote before is intact$"):
+                write()
+        assert configs.load(Config, run.config) == Config()
+    assert sorted(os.listdir(tmp_path / "run")) == ["config.toml", "run.json", "run.lock"]
+
+
+@pytest.mark.parametrize("long", ["x" * 5000, "x/" * 2500], ids=["a name", "a path"])
+def test_a_path_that_is_too_long_is_one_sentence(tmp_path: Path, long: str) -> None:
+    for use in (create, RunFolder.open, read_run, list_runs):
+        with pytest.raises(RunError, match=r"File name too long$"):
+            use(tmp_path / long)
+    with pytest.raises(RunError, match=r"File name too long$"):
+        create(None, root=tmp_path / long)
+    with pytest.raises(RunError, match=r"File name too long$"):
+        create(None, root=tmp_path / "runs", name="x" * 5000)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_withdrawn_takes_the_folders_that_were_made_for_it_along(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for path in (tmp_path / "mine" / "a" / "b" / "run", None):
+        with create(path, root=tmp_path / "mine" / "c" / "runs") as run:
+            run.withdraw()
+    assert [entry.name for entry in tmp_path.rglob("*")] == ["mine"]
 
 
 def test_an_interrupted_run_is_not_overwritten(tmp_path: Path) -> None:
@@ -209,6 +265,7 @@ def test_no_folder_of_runs_means_no_runs(tmp_path: Path) -> None:
         ('{"format": "esper run", "version": 2, "id": 3}', "should be text"),
         ('{"format": "esper run", "version": 2, "id": "", "command": "", "created": "soon"}', "'soon' is not a date"),
         ("\x80", "cannot be read"),
+        ("[" * 100_000, "run.json cannot be read"),
     ],
 )
 def test_a_folder_that_is_no_run_is_an_error_that_says_why(tmp_path: Path, content: str | None, message: str) -> None:
@@ -216,6 +273,15 @@ def test_a_folder_that_is_no_run_is_an_error_that_says_why(tmp_path: Path, conte
         (tmp_path / "run.json").write_text(content)
     with pytest.raises(RunError, match=message):
         read_run(tmp_path)
+
+
+def test_a_pipe_in_the_place_of_a_file_is_refused_at_once(tmp_path: Path) -> None:
+    with create(tmp_path) as run:
+        run.finish({})
+    (tmp_path / "summary.json").unlink()
+    os.mkfifo(tmp_path / "summary.json")
+    with pytest.raises(RunError, match=r"summary\.json cannot be read: Not a regular file"):
+        read_summary(tmp_path)
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:

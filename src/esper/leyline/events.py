@@ -1,8 +1,8 @@
 """What is recorded: typed events, and the one line of JSON that each becomes.
 
-An event is written with the names of enums, never their numbers, and read back strictly: an unknown kind or field, a missing field,
-a wrong type or a newer schema is an EventError that says so. JSON has no NaN and no infinities, so such floats are written as
-the strings "NaN", "Infinity" and "-Infinity", which browsers and databases turn into numbers by themselves.
+An event is written as a record of `codec.py`, with the names of enums, never their numbers, and read back strictly: an unknown kind or
+field, a missing field, a wrong type or a newer schema is an EventError that says so. JSON has no NaN and no infinities, so such floats are
+written as the strings "NaN", "Infinity" and "-Infinity".
 
 Accuracies and contributions are in points (0 to 100).
 """
@@ -11,19 +11,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 import reprlib
-from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
-from functools import cache
-from types import NoneType, UnionType
-from typing import Any, NoReturn, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import Annotated, NoReturn, TypeVar, dataclass_transform
 
-from esper.leyline.actions import Curve, Op, Style
-from esper.leyline.errors import EventError, nearest
+from esper.leyline.actions import Curve, Decision, Op
+from esper.leyline.codec import Dialect, Mismatch, Tagged, codec_of
+from esper.leyline.errors import EventError
 from esper.leyline.reports import Gate
 from esper.leyline.stages import Stage
 
@@ -44,6 +39,9 @@ class Event:
         """The name under which events of this class are recorded: the class name in snake case."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
+
+AnyEvent = Annotated[Event, Tagged(EVENT_TYPES)]
+"""Any event, as a field of something that is written and read back."""
 
 E = TypeVar("E", bound=Event)
 
@@ -164,17 +162,9 @@ class Interaction(Event):
 
 @event_type
 class Decided(Event):
-    """A controller decided. Fields that do not matter for `op` hold a Decision's defaults."""
+    """A controller decided."""
 
-    op: Op
-    slot: str
-    blueprint: str
-    style: Style
-    tempo: int
-    alpha_target: float
-    alpha_speed: int
-    alpha_curve: Curve
-    reason: str
+    decision: Decision
     legal: tuple[str, ...]
     """Names of the ops that were legal."""
 
@@ -321,26 +311,24 @@ class Envelope:
     host: int | None
     """Index of the host; None for the run as a whole."""
     epoch: int | None
-    event: Event
+    event: AnyEvent
 
     def identity(self) -> str:
         """The envelope's line without its time: equal, NaN and all, exactly when two runs recorded the same."""
         return to_json_line(dataclasses.replace(self, time=None))
 
 
-_PLACE: dict[str, Any] = {"seq": int, "time": float | None, "host": int | None, "epoch": int | None}
-_CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_SIMPLE: dict[Any, str] = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
+_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def to_json_line(envelope: Envelope) -> str:
     """The envelope as one line of JSON, plain ASCII, without the newline. Raises EventError for a value of the wrong type."""
-    event, kind = envelope.event, envelope.event.kind()
-    if type(event) not in EVENT_TYPES.values():
-        raise EventError(f"{type(event).__name__} is not a registered event; {nearest(kind, EVENT_TYPES)}")
-    place = {name: _write(each, getattr(envelope, name), name) for name, each in _PLACE.items()}
-    data = {name: _write(each, getattr(event, name), f"{kind}.{name}") for name, each in _fields(kind).items()}
-    return json.dumps({"v": EVENT_VERSION, **place, "kind": kind, "data": data}, separators=(",", ":"), allow_nan=False)
+    try:
+        line = codec_of(Envelope, Dialect.RECORD).write(envelope)
+    except Mismatch as error:
+        raise EventError(str(error)) from error
+    event = line.pop("event")
+    return _JSON.encode({"v": EVENT_VERSION, **line, **event})
 
 
 def from_json_line(text: str) -> Envelope:
@@ -349,122 +337,18 @@ def from_json_line(text: str) -> Envelope:
         line = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise EventError(f"event is not valid JSON: {error}") from error
-    if not isinstance(line, dict) or "v" not in line:
+    if not isinstance(line, dict) or "v" not in line or "event" in line:
         raise EventError(f"not an event: {reprlib.repr(text)}")
-    if _read(int, line["v"], "v") != EVENT_VERSION:
-        raise EventError(f"event has schema version {line['v']}; this version of Esper reads {EVENT_VERSION}")
-    _check_names("event", line, ("v", *_PLACE, "kind", "data"))
-    kind, data = _read(str, line["kind"], "kind"), line["data"]
-    if kind not in EVENT_TYPES:
-        raise EventError(f"unknown event kind {kind!r}; {nearest(kind, EVENT_TYPES)}")
-    if not isinstance(data, dict):
-        _wrong(f"{kind}.data", "an object", data)
-    _check_names(kind, data, _fields(kind))
-    event = EVENT_TYPES[kind](**{name: _read(each, data[name], f"{kind}.{name}") for name, each in _fields(kind).items()})
-    return Envelope(**{name: _read(each, line[name], name) for name, each in _PLACE.items()}, event=event)
-
-
-@cache
-def _fields(kind: str) -> dict[str, Any]:
-    return get_type_hints(EVENT_TYPES[kind])
+    version = line.pop("v")
+    if type(version) is not int or version != EVENT_VERSION:
+        raise EventError(f"event has schema version {reprlib.repr(version)}; this version of Esper reads {EVENT_VERSION}")
+    line["event"] = {name: line.pop(name) for name in ("kind", "data") if name in line}
+    try:
+        envelope: Envelope = codec_of(Envelope, Dialect.RECORD).read(line)
+    except Mismatch as error:
+        raise EventError(str(error)) from error
+    return envelope
 
 
 def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not JSON")
-
-
-def _check_names(kind: str, found: dict[str, Any], expected: Iterable[str]) -> None:
-    known = list(expected)
-    for name in found:
-        if name not in known:
-            raise EventError(f"{kind}: unknown field {name!r}; {nearest(name, known)}")
-    if missing := [name for name in known if name not in found]:
-        raise EventError(f"{kind}: missing field {', '.join(map(repr, missing))}")
-
-
-def _wrong(where: str, expected: str, found: object) -> NoReturn:
-    raise EventError(f"{where} must be {expected}; found {reprlib.repr(found)}")
-
-
-def _is(kind: Any, value: object) -> bool:
-    """Whether a Python value is of a simple kind. A bool is no number here, and an enum neither a number nor text."""
-    if kind is NoneType:
-        return value is None
-    accepted = (int, float) if kind is float else kind
-    return isinstance(value, accepted) and not isinstance(value, Enum) and isinstance(value, bool) == (kind is bool)
-
-
-def _simple(kind: Any, value: Any, where: str) -> Any:
-    if type(value) is kind:
-        return value
-    if _is(kind, value):
-        with suppress(OverflowError):  # an integer that no float can hold is as wrong as text
-            return kind(value)
-    _wrong(where, _SIMPLE[kind], value)
-
-
-def _choose(kind: Any, value: object, where: str) -> Any:
-    """The member of a union that a value belongs to; an integer is a float only where no member is int."""
-    members = get_args(kind)
-    for member in sorted(members, key=lambda each: each is float):
-        if _is(member, value):
-            return member
-    _wrong(where, " or ".join(_SIMPLE[member] for member in members if member is not NoneType), value)
-
-
-def _write(kind: Any, value: Any, where: str) -> Any:
-    """The value as JSON has it."""
-    if kind in _SIMPLE or kind is NoneType:
-        value = _simple(kind, value, where)
-        if kind is float and not math.isfinite(value):
-            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        return value
-    origin = get_origin(kind)
-    if origin is UnionType:
-        chosen = _choose(kind, value, where)
-        if chosen is str and float in get_args(kind) and value in _CONSTANTS:
-            raise EventError(f"{where}: the text {value!r} would be read back as a number")
-        return _write(chosen, value, where)
-    if origin is tuple:
-        return [_write(each, item, where) for each, item in zip(_members(kind, value, where, tuple), value, strict=True)]
-    if origin is dict:
-        if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-            _wrong(where, "a dict with text keys", value)
-        return {key: _write(get_args(kind)[1], item, f"{where}.{key}") for key, item in value.items()}
-    if not isinstance(value, kind):
-        _wrong(where, f"a {kind.__name__}", value)
-    return value.name
-
-
-def _read(kind: Any, value: Any, where: str) -> Any:
-    """The Python value of what JSON has."""
-    if kind is float and isinstance(value, str) and value in _CONSTANTS:
-        return _CONSTANTS[value]
-    if kind in _SIMPLE or kind is NoneType:
-        return _simple(kind, value, where)
-    origin = get_origin(kind)
-    if origin is UnionType:
-        constant = float in get_args(kind) and isinstance(value, str) and value in _CONSTANTS
-        return _read(float if constant else _choose(kind, value, where), value, where)
-    if origin is tuple:
-        return tuple(_read(each, item, where) for each, item in zip(_members(kind, value, where, list), value, strict=True))
-    if origin is dict:
-        if not isinstance(value, dict):
-            _wrong(where, "an object", value)
-        return {key: _read(get_args(kind)[1], item, f"{where}.{key}") for key, item in value.items()}
-    if not isinstance(value, str):
-        _wrong(where, f"the name of a {kind.__name__}", value)
-    if value not in kind.__members__:
-        raise EventError(f"{where}: unknown {kind.__name__} {value!r}; {nearest(value, kind.__members__)}")
-    return kind[value]
-
-
-def _members(kind: Any, value: Any, where: str, container: type) -> tuple[Any, ...]:
-    """The kind of each item of a list, after a check of its length."""
-    kinds: tuple[Any, ...] = get_args(kind)
-    size = len(value) if isinstance(value, list | tuple) and type(value) is container else -1
-    if kinds[-1] is Ellipsis and size >= 0:
-        return (kinds[0],) * size
-    if len(kinds) != size:
-        _wrong(where, f"a {container.__name__}" if kinds[-1] is Ellipsis else f"a {container.__name__} of {len(kinds)}", value)
-    return kinds

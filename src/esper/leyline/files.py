@@ -1,10 +1,23 @@
-"""Writing to disk so that a kill or a power cut leaves the old content or the new, never half of it."""
+"""Files: read without ever waiting, and written so that a kill or a power cut leaves the old content or the new, never half of it."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import stat
 from pathlib import Path
+from typing import BinaryIO
+
+
+def open_file(path: Path) -> BinaryIO:
+    """The file, to be read. Raises OSError for whatever is no regular file: a pipe might never begin, and a device never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) if stat.S_ISDIR(mode) else OSError(errno.EINVAL, "Not a regular file")
 
 
 def write_all(descriptor: int, content: bytes) -> None:

@@ -202,10 +202,6 @@ class ObservationSchema:
         """Values per slot."""
         return len(self.slot_fields)
 
-    def flat_size(self, slots: int) -> int:
-        """Values in one flat vector: the host's, then each slot's in turn."""
-        return self.host_size + slots * self.slot_size
-
     def host_index(self, name: str) -> int:
         """Where a host field lies among the host's values."""
         return _index("host field", self.host_fields, name)

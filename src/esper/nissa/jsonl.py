@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from esper.leyline.errors import EventError, RunError
 from esper.leyline.events import Envelope, from_json_line, to_json_line
-from esper.leyline.files import write_all
+from esper.leyline.files import open_file, write_all
 
 _BLOCK = 1 << 16
 """Bytes that are read at once when a line's beginning is sought from its end."""
@@ -114,7 +114,7 @@ def read_events(path: Path) -> Iterator[Envelope]:
     Raises EventError, with the line's number, for anything else that is wrong: a damaged line, a lost or a doubled event.
     """
     try:
-        file = path.open("rb")
+        file = open_file(path)
     except OSError as error:
         raise RunError(f"the events of the run cannot be read: {path}: {error.strerror}") from error
     with file:

@@ -22,10 +22,10 @@ from esper.kasmina import Growable
 from esper.kasmina.attach.probe import Example, call, evaluating
 from esper.kasmina.norms import check_loader
 from esper.leyline.actions import Decision
+from esper.leyline.codec import from_plain, to_plain
 from esper.leyline.config import load
 from esper.leyline.errors import ConfigError, StateError
 from esper.leyline.events import Event, HostStarted, RunFinished, RunStarted
-from esper.leyline.plain import from_plain, to_plain
 from esper.leyline.reports import EpochReport
 from esper.leyline.stages import BLENDED, Stage
 from esper.nissa import BEGINNING, Hub, JsonlSink, Sink
@@ -411,7 +411,7 @@ class Gardener:
             "signals": self.episode.tracker.state(),
             "scale": self._scale,
             "record": self.hub.position(),
-            "history": to_plain(self.history),
+            "history": [to_plain(entry) for entry in self.history],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ class View:
     """What an agent sees of a host, always of one size: slots that the host does not have are zeros.
 
     Flat: float32 [H + S * F + S * B]: the host's fields, the fields of each slot, and for each slot which blueprint grows there (all 0
-    when none does). H, F: fields of `esper.leyline.OBSERVATION`; S: the most slots that any host has; B: all blueprints.
+    when none does). H, F: fields of `esper.leyline.observation.OBSERVATION`; S: the most slots that any host has; B: all blueprints.
     Structured: a dict of `host` [H], `slots` [S, F] and `blueprints` [S], 0 for none and else 1 + the blueprint's place.
     """
 

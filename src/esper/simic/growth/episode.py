@@ -12,7 +12,7 @@ from esper.kasmina import Growable
 from esper.kasmina.blueprints import SlotShape, names, parameter_count
 from esper.leyline.actions import Decision, Op
 from esper.leyline.errors import EsperError
-from esper.leyline.events import Decided, EpochFinished, Event, Interaction, Refused, SeedMeasured
+from esper.leyline.events import AnyEvent, Decided, EpochFinished, Event, Interaction, Refused, SeedMeasured
 from esper.leyline.reports import EpochReport, Topology
 from esper.leyline.stages import OCCUPIED
 from esper.tamiyo import Observation, Rules, SignalTracker
@@ -39,7 +39,7 @@ class Step:
     decision: Decision
     refused: str
     """Why it was not carried out; empty when it was."""
-    events: tuple[Event, ...]
+    events: tuple[AnyEvent, ...]
     """What happened then, in order."""
 
 
@@ -77,18 +77,8 @@ class Episode:
 
 def decided(decision: Decision, observation: Observation) -> Decided:
     """A decision, and what could have been decided instead."""
-    return Decided(
-        op=decision.op,
-        slot=decision.slot,
-        blueprint=decision.blueprint,
-        style=decision.style,
-        tempo=decision.tempo,
-        alpha_target=decision.alpha_target,
-        alpha_speed=decision.alpha_speed,
-        alpha_curve=decision.alpha_curve,
-        reason=decision.reason,
-        legal=tuple(op.name for op, legal in zip(Op, observation.masks.ops(), strict=True) if legal),
-    )
+    legal = tuple(op.name for op, legal in zip(Op, observation.masks.ops(), strict=True) if legal)
+    return Decided(decision=decision, legal=legal)
 
 
 def epoch_events(report: EpochReport) -> list[Event]:

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from esper.leyline.actions import Decision
+from esper.leyline.codec import from_plain, to_plain
 from esper.leyline.errors import CheckpointError
-from esper.leyline.events import EVENT_TYPES, Event, HostFinished, HostStarted
-from esper.leyline.plain import from_plain, to_plain
+from esper.leyline.events import Event, HostFinished, HostStarted
 from esper.leyline.reports import EpochReport
 from esper.simic.growth.episode import Episode, Step
 from esper.simic.rewards import FinalScore, RewardConfig, RewardStep, RewardTracker, Twin
@@ -43,6 +43,15 @@ class Acted:
     """How the host ended; None while its budget lasts."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A decision whose reward is not known yet."""
+
+    before: EpochReport
+    """What it was made on."""
+    step: Step
+
+
 class HostRun:
     """A host in the environment, its episode, its rewards and its course so far.
 
@@ -63,8 +72,7 @@ class HostRun:
         self.result: HostFinished | None = None
         self.observation: Observation | None = None
         """What was seen last, until something is decided on it."""
-        self._pending: tuple[EpochReport, Step] | None = None
-        """The last decision, whose reward is not known yet, and the report that it was made on."""
+        self._pending: Pending | None = None
         self._decisions: Counter[str] = Counter()
         self._components: Counter[str] = Counter()
         self._reward, self._refused = 0.0, 0
@@ -105,7 +113,7 @@ class HostRun:
         """Carry out a decision on what was seen."""
         assert self.observation is not None, "a decision needs an epoch to look at"
         step = self.episode.carry_out(self.observation, decision)
-        self._pending = (self.observation.report, step)
+        self._pending = Pending(self.observation.report, step)
         self._decisions[decision.op.name] += 1
         self._refused += bool(step.refused)
         self.observation = None
@@ -121,7 +129,7 @@ class HostRun:
         host, final, control = self.host, self.final, self._control()
         assert final is not None, "the network is harvested first"
         assert self._pending is not None, "a host ends with a decision"
-        reward = self._settle(self._pending[0], final)
+        reward = self._settle(self._pending.before, final)
         score = host.score(host.data.test(FinalEvaluation(asked_by="end of a run"))) if test else None
         self.result = HostFinished(
             val_accuracy=final.accuracy,
@@ -147,7 +155,7 @@ class HostRun:
 
     def _settle(self, report: EpochReport, final: FinalScore | None) -> RewardStep:
         assert self._pending is not None
-        before, step = self._pending
+        before, step = self._pending.before, self._pending.step
         reward = self.rewards.step(
             before=before,
             decision=step.decision,
@@ -166,11 +174,6 @@ class HostRun:
 
     def state(self) -> dict[str, Any]:
         """Everything to go on from after a decision, in plain containers and tensors."""
-        pending = None
-        if self._pending is not None:
-            before, step = self._pending
-            events = [[event.kind(), to_plain(event)] for event in step.events]
-            pending = [to_plain(before), to_plain(step.decision), step.refused, events]
         return {
             "seed": self.host.seed,
             "member": to_plain(self.host.member),
@@ -179,7 +182,7 @@ class HostRun:
             "rewards": self.rewards.state(),
             "course": [list(self.accuracies), list(self.losses), None if self.final is None else to_plain(self.final)],
             "earned": [self._reward, dict(self._components), dict(self._decisions), self._refused],
-            "pending": pending,
+            "pending": None if self._pending is None else to_plain(self._pending),
             "result": None if self.result is None else to_plain(self.result),
         }
 
@@ -196,11 +199,7 @@ class HostRun:
         self._reward, components, decisions, self._refused = state["earned"]
         self._components, self._decisions = Counter(components), Counter(decisions)
         self.result = None if state["result"] is None else from_plain(HostFinished, state["result"])
-        self._pending = None
-        if state["pending"] is not None:
-            before, decision, refused, events = state["pending"]
-            happened = tuple(from_plain(EVENT_TYPES[kind], value) for kind, value in events)
-            self._pending = (from_plain(EpochReport, before), Step(from_plain(Decision, decision), refused, happened))
+        self._pending = None if state["pending"] is None else from_plain(Pending, state["pending"])
 
 
 def _plain(value: Any) -> float | int | str:

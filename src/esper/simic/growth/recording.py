@@ -51,7 +51,7 @@ class EpisodeRecorder:
         assert len(self._rewards) == len(self._rows["actions"]), "a reward without its decision"
 
     def save(self, path: Path, **about: Any) -> None:
-        """Write the episode; `about` says who decided, on what, and how it ended."""
+        """Write the episode, whole or not at all; `about` says who decided, on what, and how it ended. Raises RunError."""
         tensors = {name: torch.stack(rows) for name, rows in self._rows.items()}
         tensors["rewards"] = torch.tensor(self._rewards, dtype=torch.float32)
         write_episode(path, tensors, self.blueprints, about)
@@ -67,11 +67,14 @@ class EpisodeRecorder:
 
 
 def write_episode(path: Path, tensors: dict[str, Tensor], blueprints: Sequence[str], about: dict[str, Any]) -> None:
-    """Write an episode: the fields of ObservationBatch, `actions` [steps, 8] and `rewards` [steps], all [steps] in front."""
+    """Write an episode, whole or not at all: the fields of ObservationBatch, `actions` and `rewards`, each [steps, ...]."""
     metadata = {"schema": OBSERVATION.fingerprint(), "blueprints": json.dumps(blueprints), "about": json.dumps(about)}
-    path.parent.mkdir(parents=True, exist_ok=True)
     content = safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata)
-    replace_file(path, content)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, content)
+    except OSError as error:
+        raise RunError(f"the episode {path} cannot be written: {error.strerror}; what the run wrote before is intact") from error
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
+from esper.leyline.codec import from_plain, to_plain
 from esper.leyline.errors import StateError
 from esper.leyline.files import replace_file
-from esper.leyline.plain import from_plain, to_plain
 from esper.simic.growth.config import GrowthConfig
 from esper.simic.rewards import Twin
 from esper.tolaria.data.sources import cache_folder

@@ -53,20 +53,20 @@ class Source:
 
         `place` may also be such a file itself, or a .npz file of any name where the set can be one.
         """
-        if place is not None and place.is_file():
+        if place is not None and os.path.isfile(place):  # False, too, for a path that is too long
             named = place.name in {Path(file).name for file in self.files}
             own = place.suffix == ".npz" and any(file.endswith(".npz") for file in self.files)
             return place if named or own else None
         folders = [place] if place is not None else [cache_folder(), *map(Path, self.elsewhere)]
         tried = [folder / inner / file for folder in folders for inner in ("", self.name) for file in self.files]
-        return next((path for path in tried if path.is_file()), None)
+        return next((path for path in tried if os.path.isfile(path)), None)
 
     def locate(self, place: Path | None = None) -> Path:
         """Like `find`, and a DataError that says what to do where the set is not there."""
         found = self.find(place)
         if found is not None:
             return found
-        if place is not None and not place.exists():
+        if place is not None and not os.path.exists(place):
             raise DataError(f"no folder {place}; expected one with {self.title}")
         searched = place if place is not None else cache_folder()
         raise DataError(

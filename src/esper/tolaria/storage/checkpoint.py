@@ -34,10 +34,10 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from esper.leyline.errors import CheckpointError, DeviceError
-from esper.leyline.files import sync_folder, write_new
+from esper.leyline.files import open_file, sync_folder, write_new
 
 FORMAT = "esper checkpoint"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Goes up by one with every change to the files that an older reader would not understand."""
 
 _MANIFEST, _STATE, _TENSORS = "manifest.json", "state.json", "tensors.safetensors"
@@ -47,10 +47,10 @@ _PICKLE = re.compile(rb"\x80[\x02-\x05]|PK\x03\x04", re.DOTALL)
 
 _DTYPES = frozenset(
     {torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64}
-    | {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex32, torch.complex64, torch.complex128}
+    | {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64}
     | {torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz}
 )
-"""What safetensors both writes and reads; complex numbers are written as pairs."""
+"""What safetensors both writes and reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,16 +226,16 @@ def _not_one_of_ours(path: Path) -> str:
 def _read(path: Path) -> bytes:
     """The content of a file, unless it is a pickle: those are refused by their first bytes."""
     try:
-        with path.open("rb") as file:
-            head = file.read(8)
-            # The length in front of a safetensors header can look like a pickle's mark; a pickle read as a length is beyond any file.
-            if _PICKLE.match(head) and int.from_bytes(head, "little") > os.fstat(file.fileno()).st_size:
-                raise CheckpointError(f"{path} is a pickle, which can run code when it is loaded; Esper never loads one")
-            return head + file.read()
+        with open_file(path) as file:
+            content = file.read()
     except FileNotFoundError:
         raise CheckpointError(f"{path.parent} is not a whole checkpoint: it has no {path.name}") from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    # The length in front of a safetensors header can look like a pickle's mark; a pickle read as a length is beyond any file.
+    if _PICKLE.match(content) and int.from_bytes(content[:8], "little") > len(content):
+        raise CheckpointError(f"{path} is a pickle, which can run code when it is loaded; Esper never loads one")
+    return content
 
 
 def _pack(state: dict[str, Any]) -> dict[str, bytes]:
@@ -296,15 +296,15 @@ class _Packer:
         return [[self.pack(key, f"a key of {where}"), self.pack(item, f"{where}.{key}")] for key, item in mapping.items()]
 
     def _pack_tensor(self, tensor: Tensor, where: str) -> dict[str, Any]:
-        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta or tensor.dtype not in _DTYPES:
+        if tensor.layout is not torch.strided or tensor.is_meta or tensor.dtype not in _DTYPES:
             kind = f"{tensor.device.type} tensor of {tensor.dtype}, {tensor.layout}"
-            raise CheckpointError(f"{where} is a {kind}, which cannot be saved")
-        place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
+            raise CheckpointError(f"{where} is a {kind}, which cannot be saved; a checkpoint holds dense tensors of what safetensors has")
+        tensor = tensor.detach().resolve_conj().resolve_neg()  # safetensors writes the memory, whatever is still to be done to it
+        place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if tensor.numel() == 0 or place not in self._known:
             name = f"{len(self.tensors)} {where}".encode("ascii", "backslashreplace").decode()
-            plain = tensor.detach().resolve_conj().resolve_neg().cpu()
-            self.tensors[name] = (torch.view_as_real(plain) if plain.is_complex() else plain).contiguous().clone()
-            self._known[place] = {"tensor": name, "complex": plain.is_complex(), "stride": _layout(tensor)}
+            self.tensors[name] = tensor.cpu().contiguous().clone()
+            self._known[place] = {"tensor": name, "stride": _layout(tensor)}
             self._alive.append(tensor)  # or its memory, and with it its place, might go to another one
         return self._known[place]
 
@@ -335,15 +335,13 @@ class _Unpacker:
                 return ordered
             case {"bytes": text}:
                 return base64.b64decode(text, validate=True)
-            case {"tensor": name, "complex": is_complex, "stride": stride}:
+            case {"tensor": name, "stride": stride}:
                 if name not in self._unpacked:
-                    self._unpacked[name] = self._unpack_tensor(self._tensors[name], is_complex, stride)
+                    tensor = self._tensors[name]
+                    moved = tensor if stride is None else torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
+                    self._unpacked[name] = moved
                 return self._unpacked[name]
         raise ValueError(f"no value is written as {reprlib.repr(value)}")
-
-    def _unpack_tensor(self, tensor: Tensor, is_complex: bool, stride: list[int] | None) -> Tensor:
-        tensor = torch.view_as_complex(tensor) if is_complex else tensor
-        return tensor if stride is None else torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
 
 
 def _layout(tensor: Tensor) -> list[int] | None:

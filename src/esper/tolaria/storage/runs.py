@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 import platform
 import re
 import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,8 +28,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from esper.leyline import config as configs
+from esper.leyline.codec import number
 from esper.leyline.errors import RunError
-from esper.leyline.files import remove_unfinished, replace_file, sync_folder
+from esper.leyline.files import open_file, remove_unfinished, replace_file, sync_folder
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -62,12 +62,12 @@ class RunInfo:
 class RunFolder:
     """A run folder that this process works in; made by `create` or `open`. Its lock is held until `close`, or until the process ends."""
 
-    def __init__(self, path: Path, lock: int, id: str, command: str, *, made_root: bool = False) -> None:
+    def __init__(self, path: Path, lock: int, id: str, command: str, *, made: Sequence[Path] = ()) -> None:
         self.path = path
         self.id = id
         self.command = command
         self._lock: int | None = lock
-        self._made_root = made_root  # whether the folder that holds the runs was made for this one
+        self._made = made  # the folders that were made for it, the innermost first
 
     @classmethod
     def create(cls, path: Path | None, *, name: str, config: DataclassInstance, command: str, root: Path = Path("runs")) -> Self:
@@ -76,27 +76,35 @@ class RunFolder:
         Raises RunError for a folder that holds something else, or a run that has begun.
         """
         toml = configs.to_toml(config).encode()
-        made_root = path is None and not root.exists()
+        made: list[Path] = []
         try:
-            path = _numbered(root, name) if path is None else _claim(path)
-            lock = _lock(path)
+            place = root if path is None else path
+            made = [folder for folder in (place, *place.parents) if not folder.exists()]
+            if path is None:
+                path = _numbered(root, name)
+                made.insert(0, path)
+            else:
+                _claim(path)
+            run = cls(path, _lock(path), secrets.token_hex(8), command, made=made)
         except OSError as error:
+            _remove_empty(made)
             raise RunError(f"no run folder can be made at {path or root}: {error.strerror}") from error
         try:
             if (path / _MARKER).exists():
                 _refuse_begun(path)
-            id = secrets.token_hex(8)
-            marker = {"format": FORMAT, "version": FORMAT_VERSION, "id": id, "command": command, "created": _now()}
+            remove_unfinished(path)
+            marker = {"format": FORMAT, "version": FORMAT_VERSION, "id": run.id, "command": command, "created": _now()}
             replace_file(path / _MARKER, _to_json(marker))
             replace_file(path / _CONFIG, toml)
             sync_folder(path.parent)
         except OSError as error:
-            os.close(lock)
-            raise RunError(f"the run folder {path} cannot be written: {error.strerror}") from error
+            run.withdraw()
+            run.close()
+            raise RunError(f"the run folder {path} cannot be written: {error.strerror}; nothing of it is left") from error
         except RunError:
-            os.close(lock)
+            run.close()
             raise
-        return cls(path, lock, id, command, made_root=made_root)
+        return run
 
     @classmethod
     def open(cls, path: Path, extend: bool = False) -> Self:
@@ -124,11 +132,7 @@ class RunFolder:
 
     def change_config(self, config: DataclassInstance) -> None:
         """Write another config in place of the run's, whole or not at all."""
-        toml = configs.to_toml(config).encode()
-        try:
-            replace_file(self.path / _CONFIG, toml)
-        except OSError as error:
-            raise RunError(f"the config of the run cannot be written: {self.path / _CONFIG}: {error.strerror}") from error
+        self._replace(_CONFIG, configs.to_toml(config).encode(), "config")
 
     @property
     def events(self) -> Path:
@@ -151,10 +155,14 @@ class RunFolder:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the figures of the run to summary.json, which makes it a finished one. NaN and infinities become text, as in events."""
+        self._replace(_SUMMARY, _to_json(summary), "summary")
+
+    def _replace(self, name: str, content: bytes, what: str) -> None:
         try:
-            replace_file(self.path / _SUMMARY, _to_json(summary))
+            replace_file(self.path / name, content)
         except OSError as error:
-            raise RunError(f"the summary of the run cannot be written: {self.path / _SUMMARY}: {error.strerror}") from error
+            reason = f"{self.path / name}: {error.strerror}; what the run wrote before is intact"
+            raise RunError(f"the {what} of the run cannot be written: {reason}") from error
 
     def withdraw(self) -> None:
         """Remove the run if nothing has happened in it yet; one that has begun stays as it is, and so does whatever is not ours."""
@@ -162,10 +170,7 @@ class RunFolder:
             return
         for name in (_MARKER, _CONFIG, _EVENTS, _LOG, _LOCK):
             (self.path / name).unlink(missing_ok=True)
-        with suppress(OSError):  # not empty
-            self.path.rmdir()
-            if self._made_root:
-                self.path.parent.rmdir()
+        _remove_empty(self._made)
 
     def close(self) -> None:
         """Let go of the lock."""
@@ -190,11 +195,9 @@ def read_summary(path: Path) -> dict[str, Any]:
     """The figures of a finished run. Raises RunError when there are none."""
     read_run(path)
     try:
-        summary = json.loads((path / _SUMMARY).read_bytes())
+        summary = _read_json(path / _SUMMARY)
     except FileNotFoundError:
         raise RunError(f"the run {path} has no {_SUMMARY}: it is not finished") from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path / _SUMMARY} cannot be read: {error}") from error
     if not isinstance(summary, dict):
         raise RunError(f"{path / _SUMMARY} holds no table of figures")
     return summary
@@ -204,7 +207,13 @@ def list_runs(root: Path = Path("runs")) -> tuple[list[RunInfo], list[str]]:
     """The runs in a folder, oldest first, and a sentence for each that is damaged. Folders that are no runs are left out."""
     runs: list[RunInfo] = []
     problems: list[str] = []
-    for path in sorted(root.iterdir()) if root.is_dir() else ():
+    try:
+        paths = sorted(root.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        paths = []
+    except OSError as error:
+        raise RunError(f"the runs in {root} cannot be listed: {error.strerror}") from error
+    for path in paths:
         if (path / _MARKER).exists():
             try:
                 runs.append(read_run(path))
@@ -228,7 +237,13 @@ def _numbered(root: Path, name: str) -> Path:
             number += 1
 
 
-def _claim(path: Path) -> Path:
+def _remove_empty(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):  # not empty, or never made
+            folder.rmdir()
+
+
+def _claim(path: Path) -> None:
     """Make the folder that was asked for, or take it when it is empty or a run."""
     if path.exists() and not path.is_dir():
         raise RunError(f"{path} is a file; a run needs a folder of its own")
@@ -237,7 +252,6 @@ def _claim(path: Path) -> Path:
     others = [name for name in sorted(os.listdir(path)) if name != _LOCK and not re.fullmatch(r"\..+\.tmp", name)]
     if others and not (path / _MARKER).exists():
         raise RunError(f"{path} is not empty and not a run (it holds {others[0]!r}); choose another folder")
-    return path
 
 
 def _refuse_begun(path: Path) -> None:
@@ -262,8 +276,9 @@ def _lock(path: Path) -> int:
                 os.close(lock)
                 raise RunError(f"the run {path} is in use by {holder or 'another process'}; one process at a time can work in it") from None
             time.sleep(_LOCK_PAUSE)
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)
+    with suppress(OSError):  # on a full disk the lock is as good without a name
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)
     return lock
 
 
@@ -298,12 +313,10 @@ def _progress(path: Path) -> Literal["new", "interrupted", "finished"]:
 def _marker(path: Path) -> dict[str, str]:
     """The content of run.json, checked."""
     try:
-        marker = json.loads((path / _MARKER).read_bytes())
+        marker = _read_json(path / _MARKER)
     except (FileNotFoundError, NotADirectoryError):
         found = "there is no such folder" if not path.exists() else f"it has no {_MARKER}"
         raise RunError(f"{path} is not a run: {found}") from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path / _MARKER} cannot be read: {error}") from error
     if not isinstance(marker, dict) or "format" not in marker or marker["format"] != FORMAT:
         raise RunError(f"{path / _MARKER} was not written by Esper")
     if "version" not in marker or marker["version"] != FORMAT_VERSION:
@@ -325,6 +338,19 @@ def _now() -> str:
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
+def _read_json(path: Path) -> Any:
+    """What a file holds. Raises RunError for one that cannot be read, and leaves one that is not there to the caller."""
+    try:
+        with open_file(path) as file:
+            return json.loads(file.read())
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+
+
 def _to_json(value: Mapping[str, Any]) -> bytes:
     return json.dumps(_finite(value), indent=2, allow_nan=False).encode() + b"\n"
 
@@ -335,6 +361,4 @@ def _finite(value: Any) -> Any:
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+    return number(value) if isinstance(value, float) else value
