@@ -117,7 +117,7 @@ def codec_of(kind: Any, dialect: Dialect) -> Codec:
     return _codec(kind, dialect)
 
 
-@cache
+@cache  # as a function of its own, because mypy does not take every type for hashable
 def _codec(kind: Any, dialect: Dialect) -> Codec:
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
@@ -234,10 +234,10 @@ def _recorded(inner: Codec) -> Codec:
 
 _BOOL, _INT, _TEXT = _simple(bool, "true or false", "boolean"), _simple(int, "an integer", "integer"), _simple(str, "text", "string")
 _FLOAT = _simple(float, "a number", "float", int)
-_SHORT = _limited(_INT, lambda value: -(2**63) <= value < 2**63, "an integer that 64 bits can hold")
+_INT64 = _limited(_INT, lambda value: -(2**63) <= value < 2**63, "an integer that 64 bits can hold")
 _SIMPLE: dict[Any, dict[Dialect, Codec]] = {
     bool: {Dialect.RECORD: _BOOL, Dialect.SETTINGS: _BOOL},
-    int: {Dialect.RECORD: _INT, Dialect.SETTINGS: _SHORT},
+    int: {Dialect.RECORD: _INT, Dialect.SETTINGS: _INT64},
     float: {Dialect.RECORD: _recorded(_FLOAT), Dialect.SETTINGS: _limited(_FLOAT, lambda value: not math.isnan(value), "a number")},
     str: {Dialect.RECORD: _TEXT, Dialect.SETTINGS: _TEXT},
 }
@@ -280,15 +280,14 @@ def _enum(kind: type[Enum], dialect: Dialect) -> Codec:
 
 
 def _literal(options: tuple[object, ...]) -> Codec:
-    said = [option for option in options if option is not None]
-    words = "one of " + ", ".join(map(repr, said))
+    words = "one of " + ", ".join(map(repr, options))
 
     def checked(value: Any) -> Any:
         if any(type(option) is type(value) and option == value for option in options):
             return value
         raise wrong(words, value)
 
-    return Codec(words, frozenset(form_of(option) for option in said), checked, checked, optional=None in options)
+    return Codec(words, frozenset(map(form_of, options)), checked, checked)
 
 
 def _union(kind: Any, dialect: Dialect) -> Codec:
