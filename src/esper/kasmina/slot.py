@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Sequence, ValuesView
 from contextlib import contextmanager
@@ -142,6 +143,13 @@ class Slot(nn.Module):
         if modules is not None:
             self.seed, self.gating = modules
         self.settle()
+
+    def grow_like(self, other: Slot) -> None:
+        """Have what another model's slot has: its record, and a copy of each of its modules that is not here yet."""
+        same = self.state.germinations == other.state.germinations
+        seed = self.seed if same and self.seed is not None and other.seed is not None else copy.deepcopy(other.seed)
+        gating = self.gating if same and self.gating is not None and other.gating is not None else copy.deepcopy(other.gating)
+        self.become(other.state, (self._place(seed) if seed else None, self._place(gating) if gating else None))
 
     def build(self, blueprint: str, style: Style, stream: int) -> tuple[Seed, Gating | None]:
         """New modules for this slot, from their own random stream, not yet part of anything."""
