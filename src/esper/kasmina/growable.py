@@ -461,6 +461,7 @@ class Growable(nn.Module):
     def _reports(self, slots: Collection[Slot], figures: Sequence[float] | None = None) -> tuple[SeedReport, ...]:
         figures = self._figures(slots).tolist() if figures is None else figures
         host, size = gradient_stats(figures[:SUMS]), sum(p.numel() for p in self.host.parameters())
+        # (SUMS + FIGURES * slots,) is the host's sums, then a row for each slot.
         rows = [figures[start : start + FIGURES] for start in range(SUMS, len(figures), FIGURES)]
         return tuple(slot.report(row, host, size) for slot, row in zip(slots, rows, strict=True))
 

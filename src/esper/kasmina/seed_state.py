@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from esper.kasmina.alpha import Ramp
 from esper.leyline.config import from_mapping
 from esper.leyline.errors import ConfigError, StateError
+from esper.leyline.plain import to_plain
 from esper.leyline.reports import SeedRecord
 from esper.leyline.stages import BLENDED, Stage, check_transition
 
@@ -39,23 +39,15 @@ class SeedState(SeedRecord):
         """The record of an empty slot, which remembers only how many seeds there have been."""
         return SeedState(previous_stage=self.stage, germinations=self.germinations)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain containers, enums by name."""
-        record = dataclasses.asdict(self)
-        record.update(stage=self.stage.name, previous_stage=self.previous_stage.name, style=self.style.name)
-        if self.ramp is not None:
-            record["ramp"]["curve"] = self.ramp.curve.name
-        return record
-
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> SeedState:
-        """The inverse of to_json; raises StateError for anything that to_json could not have written."""
+        """The inverse of to_plain; raises StateError for anything that it could not have written."""
         try:
             state = from_mapping(cls, record, source="the record of a seed")
         except (ConfigError, TypeError) as error:
             raise StateError(str(error)) from error
         # Compared as text, because NaN is not equal to itself. Finds what is missing and what was read as something else.
-        if json.dumps(state.to_json(), sort_keys=True) != json.dumps(record, sort_keys=True):
+        if json.dumps(to_plain(state), sort_keys=True) != json.dumps(record, sort_keys=True):
             raise StateError("the record of a seed is incomplete or has values of another kind than it is written with")
         problem = state._contradiction()
         if problem:
