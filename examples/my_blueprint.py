@@ -9,7 +9,7 @@ from torch import nn
 
 import esper
 from esper.kasmina.blueprints import GroupNorm
-from esper.leyline import Topology
+from esper.leyline.reports import Topology
 
 
 @esper.blueprint("far_conv", Topology.MAP2D, purpose="a 5x5 convolution for coarse patterns")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import esper
-from esper.leyline import WAIT, Decision, Op
+from esper.leyline.actions import WAIT, Decision, Op
 from esper.tamiyo import Observation, State
 
 

@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from esper.kasmina import AveragedModel as AveragedModel
     from esper.kasmina import Growable as Growable
     from esper.kasmina import SlotShape as SlotShape
     from esper.kasmina import blueprint as blueprint
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AveragedModel": "esper.kasmina",
     "Growable": "esper.kasmina",
     "SlotShape": "esper.kasmina",
     "blueprint": "esper.kasmina",

@@ -225,22 +225,27 @@ def whole_life(net: Growable, optimizer: optim.Optimizer, between: Callable[[], 
 def everything(net: Growable, *optimizers: optim.Optimizer) -> list[bytes]:
     """All that a refused command must leave alone, as bytes: the network's state, the optimisers', the random stream. Not the journal,
     in which a gate's refusal is written."""
-    parts: list[Any] = [*net.state_dict().items(), torch.get_rng_state(), [slot.form for slot in net.slots.values()]]
-    parts += [(id(p), p.grad) for p in net.parameters()]
+    parts: list[Any] = [net.state_dict(), torch.get_rng_state(), [slot.form for slot in net.slots.values()]]
+    parts += [[id(p) for p in net.parameters()], [p.grad for p in net.parameters()]]
     for optimizer in optimizers:
         state = optimizer.state_dict()
-        parts += [*state["state"].items(), state["param_groups"], [[id(p) for p in group["params"]] for group in optimizer.param_groups]]
+        parts += [state["state"], state["param_groups"], [[id(p) for p in group["params"]] for group in optimizer.param_groups]]
     return [as_bytes(part) for part in parts]
 
 
 def as_bytes(value: Any) -> bytes:
-    if isinstance(value, Tensor):
-        return repr((value.dtype, value.shape)).encode() + value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    if isinstance(value, dict):
-        return as_bytes(list(value.items()))
-    if isinstance(value, (list, tuple)):
-        return b"|".join(as_bytes(item) for item in value)
-    return repr(value).encode()
+    """A value of plain containers and tensors, bit for bit."""
+    tensors: list[Tensor] = []
+
+    def plain(inner: Any) -> Any:
+        if isinstance(inner, Tensor):
+            tensors.append(inner.detach())
+            return inner.dtype, inner.shape
+        if isinstance(inner, dict):
+            return [(key, plain(item)) for key, item in inner.items()]
+        return [plain(item) for item in inner] if isinstance(inner, (list, tuple)) else inner
+
+    return repr(plain(value)).encode() + b"|".join(t.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for t in tensors)
 
 
 def assert_refuses_to_follow(net: Growable, optimizer: optim.Optimizer, message: str) -> None:

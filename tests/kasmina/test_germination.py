@@ -14,7 +14,7 @@ from esper.kasmina.blueprints import BLUEPRINTS as REGISTER
 from esper.leyline.errors import BlueprintError, UnknownNameError
 from esper.leyline.reports import Topology
 from esper.leyline.stages import Stage
-from tests.kasmina.garden import everything, grow, lead, mix, same, seed_of, sgd, slot_of, values
+from tests.kasmina.garden import everything, grow, lead, mix, same, seed_of, sgd, slot_of, step, values
 
 
 @pytest.fixture
@@ -27,6 +27,22 @@ def register() -> Iterator[None]:
 
 
 # Initial values
+
+
+def test_seeds_that_grow_in_inference_mode_can_be_trained() -> None:
+    net = grow()
+    optimizer = sgd(net)
+    lead(net, "late", Stage.HOLDING, optimizer)
+    with torch.inference_mode():
+        net.germinate("mix", "mlp_small", style="gated")
+        net.advance("mix")
+        net.set_alpha_target("late", 1.0, style="gated")
+        net.tick()
+        net.load_state_dict(net.state_dict())
+    before = values(slot_of(net, "late")), values(seed_of(net, "mix"))
+    step(net, optimizer)
+    assert not same(values(slot_of(net, "late")), before[0])
+    assert not same(values(seed_of(net, "mix")), before[1])
 
 
 def test_a_second_germination_gets_other_values_and_the_same_one_the_same() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -215,6 +217,67 @@ def test_nothing_is_measured_by_an_optimiser_while_no_seed_is_alive() -> None:
     net.tick()
     step(net, optimizer)
     assert net.host_meter.read() is None
+
+
+# Reading
+
+
+@contextmanager
+def reads() -> Iterator[list[str]]:
+    """Inside, each read of a tensor's values is listed: each is a wait for the device."""
+    found: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("tolist", "item", "__bool__", "__float__", "__int__", "cpu", "numpy"):
+            original = getattr(Tensor, name)
+            patch.setattr(Tensor, name, lambda self, *args, name=name, original=original: found.append(name) or original(self, *args))
+        yield found
+
+
+def full(**settings: Any) -> tuple[Growable, optim.Optimizer]:
+    """Three seeds, one in TRAINING, one BLENDING, one HOLDING, with gradients measured."""
+    net = grow(**settings)
+    optimizer = sgd(net)
+    for slot, stage in (("stem.0", Stage.HOLDING), ("mix", BLENDING), ("late", TRAINING)):
+        lead(net, slot, stage, optimizer, tempo=4)
+    step(net, optimizer)
+    return net, optimizer
+
+
+def test_the_device_is_read_once_for_all_reports_and_once_for_a_tick() -> None:
+    net, _ = full()
+    with reads() as found:
+        reports = net.reports()
+    assert found == ["tolist"]
+    assert [report.stage for report in reports] == [Stage.HOLDING, BLENDING, TRAINING]
+    assert all(report.gradients is not None and report.gradients.steps > 0 for report in reports)
+    with reads() as found:
+        net.report("mix")
+    assert found == ["tolist"]
+    with reads() as found:
+        net.tick()
+    assert found == ["tolist"]
+
+
+def test_reports_verdicts_and_a_tick_from_figures_that_were_read_before_read_nothing_and_are_the_same() -> None:
+    net, _ = full()
+    nets = net, copy.deepcopy(net)
+    for other in nets:
+        seed_of(other, "late").gamma.data[0] = math.nan
+    expected = [other.reports() for other in nets]
+    verdicts, host = [net.verdict(slot) for slot in net.slot_ids], net.host_meter.read()
+    read = torch.cat([other.figures() for other in nets]).tolist()
+    each = len(read) // 2
+    with reads() as found:
+        reports = [other.reports(read[i * each : (i + 1) * each]) for i, other in enumerate(nets)]
+        judged = [net.verdict(report.slot, report) for report in reports[0]]
+        gradients = net.host_gradients(read[:each])
+        net.tick(read[:each])
+    assert found == []
+    assert (reports, judged, gradients) == (expected, verdicts, host)
+    assert [report.finite for report in reports[0]] == [True, True, False]
+    nets[1].tick()
+    assert net.reports() == nets[1].reports()
+    assert net.journal == nets[1].journal
 
 
 def test_a_report_holds_the_seeds_norm_and_ratio_as_worked_by_hand() -> None:

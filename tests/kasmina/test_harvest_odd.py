@@ -11,8 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from esper.kasmina.blueprints import GroupNorm
+from esper.leyline.actions import Style
 from esper.leyline.errors import HarvestError
-from tests.kasmina.growing import assert_equal, fingerprint, grow_one, hook_count, outputs, registered
+from tests.kasmina.growing import (
+    assert_equal,
+    fingerprint,
+    grow,
+    grow_one,
+    hook_count,
+    outputs,
+    registered,
+    to_blending,
+    to_training,
+    unlike_birth,
+)
 from tests.kasmina.networks import ReadsWeight
 from tests.kasmina.zoo import BY_NAME
 
@@ -264,4 +276,16 @@ def test_a_network_in_double_precision_is_harvested_in_it() -> None:
     model = BY_NAME["mlp"].model().double()
     example = BY_NAME["mlp"].example().double()
     net = grow_one(model, "1", example)
-    assert_equal(outputs(net.harvest(), example), outputs(net, example), tolerance=1e-14)
+    assert_equal(outputs(net.harvest(), example), outputs(net, example), tolerance=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("style", Style)
+def test_a_network_that_changes_its_precision_after_it_was_wrapped_is_harvested_in_it(style: Style, dtype: torch.dtype) -> None:
+    specimen = BY_NAME["residual"]
+    net = unlike_birth(to_blending(to_training(grow(specimen), specimen, [style], tempo=3), specimen))
+    net.to(dtype)
+    example = specimen.example(5).to(dtype)
+    kept = net.harvest(live="keep")
+    assert {p.dtype for p in kept.parameters()} == {dtype}
+    assert_equal(outputs(kept, example), outputs(net, example), tolerance=4 * torch.finfo(dtype).eps)

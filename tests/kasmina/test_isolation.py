@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from esper.kasmina import Growable
-from esper.kasmina.blending import Gating, Graft, combine, straight_through
+from esper.kasmina.blending import Gating, Graft, combine, isolated
 from esper.leyline.actions import Style
 from esper.leyline.reports import Topology
 from tests.kasmina.growing import STYLES, gradients, grow, identical, registered, to_blending, to_fossil, to_training, unlike_birth
@@ -78,7 +78,7 @@ class _Plus(nn.Module):
 
 def test_straight_through_is_the_host_with_the_gradient_of_both() -> None:
     h, s = torch.tensor([-0.0, 3.0], requires_grad=True), torch.tensor([math.nan, 7.0], dtype=torch.float64, requires_grad=True)
-    out = straight_through(h, s)
+    out = isolated(h, s, pull=False)
     assert identical(out, h)
     assert out.data_ptr() != h.data_ptr(), "a host that works in place may not overwrite what the seed has seen"
     out.backward(torch.tensor([2.0, -1.0]))

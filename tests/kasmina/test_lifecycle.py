@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
@@ -11,15 +13,18 @@ import pytest
 import torch
 
 from esper.kasmina import Growable
+from esper.kasmina.seed_state import SeedState
 from esper.leyline.actions import TEMPOS, WAIT, Curve, Decision, Op, Style
+from esper.leyline.codec import from_plain, to_plain
 from esper.leyline.errors import GateError, TransitionError
 from esper.leyline.events import GateChecked, StageChanged
-from esper.leyline.reports import Gate, LifecycleConfig
+from esper.leyline.reports import Gate, LifecycleConfig, SeedRecord, SeedReport
 from esper.leyline.stages import Stage
 from tests.kasmina.garden import (
     BLUEPRINTS,
     SLOTS,
     STAGES,
+    as_bytes,
     at,
     everything,
     grow,
@@ -60,6 +65,20 @@ def test_every_stage_can_be_reached_and_the_other_slots_stay_empty(stage: Stage)
     assert mix(net).stage is stage
     assert [net.report(slot).stage for slot in ("stem.0", "late")] == [Stage.DORMANT] * 2
     assert (mix(net).parameters > 0) is (stage in (2, 3, 4, 6, 7))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_report_says_what_the_record_does_and_survives_pickling_and_plain_values(stage: Stage) -> None:
+    net = at(stage)
+    report, state = mix(net), slot_of(net, "mix").state
+    assert {f.name: getattr(report, f.name) for f in fields(SeedRecord)} == {f.name: getattr(state, f.name) for f in fields(SeedRecord)} | {
+        "gradients": report.gradients,
+        "gradient_ratio": report.gradient_ratio,
+    }
+    assert (report.alpha, report.ramp_left) == (state.alpha, state.ramp_left)
+    assert pickle.loads(pickle.dumps((report, state))) == (report, state)
+    assert from_plain(SeedReport, to_plain(report)) == report
+    assert SeedState.from_json(to_plain(state)) == state
 
 
 def rise(curve: Curve, tempo: int) -> list[float]:
@@ -256,7 +275,7 @@ def test_each_op_of_a_decision_does_what_its_command_does() -> None:
         decided.act(decision)
         command()
         assert decided.journal == commanded.journal
-        assert everything(decided)[: len(decided.state_dict())] == everything(commanded)[: len(commanded.state_dict())]
+        assert as_bytes(decided.state_dict()) == as_bytes(commanded.state_dict())
         for net, optimizer in zip((decided, commanded), optimizers, strict=True):
             step(net, optimizer)
             net.tick()

@@ -181,6 +181,44 @@ def test_a_new_group_takes_the_settings_of_the_group_that_its_module_is_in() -> 
     assert [group_of(optimizer, slot)["momentum"] for slot in SLOTS] == [0.9] * 3
 
 
+def test_a_slot_without_parameters_takes_the_settings_of_the_nearest_before_it() -> None:
+    host = nn.Sequential(nn.Conv2d(1, 4, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 8, 1), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
+    net = Growable(host, ["1", "4"], IMAGES)
+    optimizer = optim.SGD(
+        [
+            {"params": [*host[6].parameters()], "lr": 1.0},
+            {"params": [*host[3].parameters()], "lr": 0.25, "weight_decay": 0.5},
+            {"params": [*host[0].parameters()], "lr": 0.125, "weight_decay": 0.75},
+        ],
+        lr=0.1,
+    )
+    net.follow(optimizer)
+    settings = {slot: (group_of(optimizer, slot)["lr"], group_of(optimizer, slot)["weight_decay"]) for slot in ("1", "4")}
+    assert settings == {"1": (0.125, 0.75), "4": (0.25, 0.5)}
+    frozen = Growable(net.release(), ["4"], IMAGES)
+    partial = optim.SGD([{"params": [*host[6].parameters()], "lr": 1.0}, {"params": [*host[0].parameters()], "lr": 0.125}], lr=0.1)
+    frozen.follow(partial)
+    assert group_of(partial, "4")["lr"] == 0.125, "what is not in the optimiser is passed over"
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_adagrad_gives_a_late_parameter_what_it_gives_to_one_that_it_is_built_with(fused: bool) -> None:
+    net = grow()
+    optimizer = optim.Adagrad(net.parameter_groups(), lr=0.01, initial_accumulator_value=0.5, fused=fused)
+    net.follow(optimizer)
+    net.germinate("mix", "norm")
+    net.advance("mix")
+    seed, sums = list(seed_of(net, "mix").parameters()), []
+    assert not any(p in optimizer.state for p in seed)
+    optimizer.register_step_pre_hook(lambda *_: sums.extend(optimizer.state[p]["sum"].clone() for p in seed))
+    step(net, optimizer)
+    assert all(torch.equal(found, torch.full_like(p, 0.5)) for found, p in zip(sums, seed, strict=True)), "known before the step"
+    for p in seed:
+        assert p.grad is not None
+        torch.testing.assert_close(optimizer.state[p]["sum"], 0.5 + p.grad.square())
+        assert optimizer.state[p]["step"] == 1
+
+
 def test_a_learning_rate_kept_in_a_tensor_is_a_tensor_of_its_own_for_each_new_group() -> None:
     net = grow()
     optimizer = optim.Adam(net.host.parameters(), lr=torch.tensor(0.1), foreach=False)

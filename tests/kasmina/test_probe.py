@@ -168,6 +168,36 @@ def test_an_example_without_a_batch_is_refused() -> None:
         Growable(Constant(), ["embedding"], (3,))
 
 
+def test_a_model_without_values_is_refused_before_and_after_it_was_wrapped() -> None:
+    words = r"parameter '0\.weight' is on the meta device, where nothing can grow; give the model its weights first"
+    specimen = BY_NAME["mlp"]
+    for example in (specimen.example(), specimen.example().to("meta")):
+        with pytest.raises(SlotError, match=words):
+            Growable(specimen.model().to("meta"), specimen.slots, example)
+    net = Growable(specimen.model(), specimen.slots, specimen.example())
+    net.to("meta")
+    with pytest.raises(SlotError, match=words):
+        net.germinate("1", "norm")
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch is built without torch.distributed")
+@pytest.mark.filterwarnings("ignore::UserWarning:torch")
+def test_a_sharded_model_is_refused_before_and_after_it_was_wrapped() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    words = r"parameter '0\.weight' is sharded, and seeds are not; grow the model first and shard what is harvested"
+    specimen = BY_NAME["mlp"]
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(SlotError, match=words):
+            Growable(fully_shard(specimen.model()), specimen.slots, specimen.example())
+        net = fully_shard(Growable(specimen.model(), specimen.slots, specimen.example()))
+        with pytest.raises(SlotError, match=words):
+            net.germinate("1", "norm")
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_what_is_not_a_module_is_refused() -> None:
     for attempt in (lambda: Growable(len, ["first"], EXAMPLE), lambda: find_slots(len, EXAMPLE)):  # type: ignore[arg-type]
         with pytest.raises(SlotError, match=r"a model is an nn\.Module, found builtin_function_or_method"):
@@ -200,6 +230,17 @@ def test_a_module_carries_one_slot_and_is_free_again_after_release() -> None:
     second = Growable(model, ["stem", "layer1"], specimen.example())
     assert second.slot_ids == ("stem", "layer1")
     assert hook_count(model) == 2
+
+
+def test_slots_are_a_mapping_from_ids_to_slots_in_the_order_given() -> None:
+    model = BY_NAME["encoder"].model()
+    net = Growable(model, {"second": "blocks.1", "keys": "blocks.0"}, BY_NAME["encoder"].example())
+    assert list(net.slots) == list(net.slot_ids) == ["second", "keys"]
+    assert {id: slot.place.path for id, slot in dict(net.slots).items()} == {"second": "blocks.1", "keys": "blocks.0"}
+    assert [slot.id for slot in net.slots.values()] == list(net.slots)
+    assert (len(net.slots), "keys" in net.slots, "values" in net.slots) == (2, True, False)
+    with pytest.raises(UnknownNameError, match="unknown slot 'secnd'; did you mean 'second'"):
+        net.slots["secnd"]
 
 
 def test_slots_can_have_ids_of_ones_own() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from hypothesis import HealthCheck, event, settings
@@ -17,11 +17,11 @@ from esper.kasmina import Growable
 from esper.leyline.actions import Curve, Style
 from esper.leyline.errors import EsperError, GateError
 from esper.leyline.events import Event, GateChecked, StageChanged
-from esper.leyline.reports import GateConfig, LifecycleConfig
+from esper.leyline.reports import GateConfig, Isolation, LifecycleConfig
 from esper.leyline.stages import BLENDED, LIVE, TRANSITIONS, Stage
 from tests.kasmina.garden import IMAGES, SLOTS, STAGES, as_bytes, everything, grow, slot_of, step
 
-EXAMPLES, STEPS = 100, 40
+EXAMPLES, STEPS = 60, 40
 
 slots = st.sampled_from(SLOTS)
 blueprints = st.sampled_from(["norm", "norm", "mlp_small", "lora8", "conv_small", "conv_light", "attention", "no_such"])
@@ -34,6 +34,7 @@ points = st.sampled_from([None, 0.5, -2.0, float("nan")])
 
 seen_stages: Counter[Stage] = Counter()
 outcomes: Counter[str] = Counter()
+isolations: Counter[Isolation] = Counter()
 
 VALID = {"style": [*Style, "gated"], "tempo": [1, 2, 3], "alpha": [0.25, 0.5, 1.0], "speed": [0, 1, 2, 3], "curve": [*Curve, "cosine"]}
 FITS = {
@@ -48,13 +49,13 @@ class Lives(RuleBasedStateMachine):
 
     @initialize(
         kind=st.sampled_from(["sgd", "adam"]),
-        isolation=st.sampled_from(["boost", "ste", "shadow", "none"]),
+        isolation=st.sampled_from(get_args(Isolation)),
         auto_advance=st.booleans(),
         embargo=st.integers(1, 2),
         starts=st.lists(st.sampled_from([Stage.DORMANT, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING]), min_size=3, max_size=3),
         style=st.sampled_from(Style),
     )
-    def build(self, kind: str, isolation: str, auto_advance: bool, embargo: int, starts: list[Stage], style: Style) -> None:
+    def build(self, kind: str, isolation: Isolation, auto_advance: bool, embargo: int, starts: list[Stage], style: Style) -> None:
         self.kind = kind
         self.settings: dict[str, Any] = {
             "isolation": isolation,
@@ -62,6 +63,7 @@ class Lives(RuleBasedStateMachine):
             "lifecycle": LifecycleConfig(embargo_epochs=embargo, auto_advance=auto_advance),
         }
         self.net, self.optimizer = self.fresh()
+        isolations[isolation] += 1
         self.last = dict.fromkeys(SLOTS, Stage.DORMANT)
         self.read = 0
         for slot, stage in zip(SLOTS, starts, strict=True):
@@ -71,7 +73,7 @@ class Lives(RuleBasedStateMachine):
         """Start with a seed that is on its way already, or late stages would be rare."""
         if stage is not Stage.DORMANT:
             self.germinate(slot, "norm", style, 1, 0.5 if stage is Stage.BLENDING else 1.0)
-        while self.net.report(slot).stage is not stage:
+        while self.net.slots[slot].state.stage is not stage:
             self.nurture(slot)
 
     def fresh(self) -> tuple[Growable, optim.Optimizer]:
@@ -87,36 +89,36 @@ class Lives(RuleBasedStateMachine):
     @rule(slot=slots, blueprint=blueprints, style=styles, tempo=tempos, alpha=alphas)
     def germinate(self, slot: str, blueprint: str, style: Any, tempo: int, alpha: float) -> None:
         valid = style in VALID["style"] and tempo in VALID["tempo"] and alpha in VALID["alpha"] and blueprint in FITS[slot]
-        legal = self.net.report(slot).stage is Stage.DORMANT and valid
+        legal = self.net.slots[slot].state.stage is Stage.DORMANT and valid
         self.attempt(legal, lambda: self.net.germinate(slot, blueprint, style=style, tempo=tempo, alpha_target=alpha))
 
     @rule(slot=slots)
     def advance(self, slot: str) -> None:
-        report = self.net.report(slot)
-        legal = report.stage in (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING) and not report.pruning
+        state = self.net.slots[slot].state
+        legal = state.stage in (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING) and not state.pruning
         self.attempt(legal, lambda: self.net.advance(slot), gated=True)
 
     @rule(slot=slots, alpha=alphas, speed=speeds, curve=curves, style=st.none() | styles)
     def retarget(self, slot: str, alpha: float, speed: int, curve: Any, style: Any) -> None:
-        report = self.net.report(slot)
+        state = self.net.slots[slot].state
         valid = alpha in VALID["alpha"] and speed in VALID["speed"] and curve in VALID["curve"]
         legal = valid and (style is None or style in VALID["style"])
-        legal = legal and report.stage in (Stage.BLENDING, Stage.HOLDING) and report.ramp_left == 0
+        legal = legal and state.stage in (Stage.BLENDING, Stage.HOLDING) and state.ramp_left == 0
         self.attempt(legal, lambda: self.net.set_alpha_target(slot, alpha, speed=speed, curve=curve, style=style))
 
     @rule(slot=slots, speed=speeds, curve=curves)
     def prune(self, slot: str, speed: int, curve: Any) -> None:
-        report = self.net.report(slot)
-        legal = report.stage in LIVE and (speed == 0 or not report.pruning) and speed in VALID["speed"] and curve in VALID["curve"]
+        state = self.net.slots[slot].state
+        legal = state.stage in LIVE and (speed == 0 or not state.pruning) and speed in VALID["speed"] and curve in VALID["curve"]
         self.attempt(legal, lambda: self.net.prune(slot, speed=speed, curve=curve))
 
     @rule(slot=slots)
     def fossilize(self, slot: str) -> None:
-        self.attempt(self.net.report(slot).stage is Stage.HOLDING, lambda: self.net.fossilize(slot), gated=True)
+        self.attempt(self.net.slots[slot].state.stage is Stage.HOLDING, lambda: self.net.fossilize(slot), gated=True)
 
     @rule(slot=slots, contribution=points, trial=points)
     def record(self, slot: str, contribution: float | None, trial: float | None) -> None:
-        stage = self.net.report(slot).stage
+        stage = self.net.slots[slot].state.stage
         legal = (contribution is None or stage in BLENDED) and (trial is None or stage is Stage.TRAINING)
         self.attempt(legal, lambda: self.net.record(slot, contribution=contribution, trial_contribution=trial))
 
@@ -135,7 +137,7 @@ class Lives(RuleBasedStateMachine):
     @rule(slot=slots)
     def nurture(self, slot: str) -> None:
         """The next thing that brings a seed on, so that random lives come to their end now and then."""
-        stage = self.net.report(slot).stage
+        stage = self.net.slots[slot].state.stage
         self.train()
         if stage is Stage.DORMANT:
             self.germinate(slot, "norm", Style.LINEAR_ADD, 1, 1.0)
@@ -147,7 +149,7 @@ class Lives(RuleBasedStateMachine):
         self.tick()
 
     @rule()
-    @precondition(lambda self: any(report.stage is not Stage.DORMANT for report in self.net.reports()))
+    @precondition(lambda self: any(stage is not Stage.DORMANT for stage in self.last.values()))
     def round_trip(self) -> None:
         """Saved and loaded into a new network, everything is the same and goes on the same. The new one takes over."""
         other, optimizer = self.fresh()
@@ -210,7 +212,7 @@ class Lives(RuleBasedStateMachine):
                 assert change.before is self.last[change.slot]
                 self.last[change.slot] = change.after
                 event(f"reached {change.after.name}")
-        stages = {report.slot: report.stage for report in self.net.reports()}
+        stages = {id: slot.state.stage for id, slot in self.net.slots.items()}
         assert stages == self.last
         seen_stages.update(stages.values())
 
@@ -226,8 +228,7 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def the_forward_pass_agrees_with_the_record(self) -> None:
-        for slot in (slot_of(self.net, id) for id in SLOTS):
-            report = self.net.report(slot.id)
+        for slot, report in zip(self.net.slots.values(), self.net.reports(), strict=True):
             assert float(slot.alpha) == torch.tensor(report.alpha).item()
             assert (slot.seed is not None) == (report.stage in LIVE or report.stage is Stage.FOSSILIZED)
             assert (slot.gating is not None) == (slot.seed is not None and report.style is Style.GATED)
@@ -250,11 +251,12 @@ def predictions(net: Growable) -> Tensor:
 
 
 def test_whatever_is_commanded_lives_stay_legal_and_refusals_change_nothing() -> None:
-    for counter in (seen_stages, outcomes):
+    for counter in (seen_stages, outcomes, isolations):
         counter.clear()
     run_state_machine_as_test(
         Lives,
         settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS, suppress_health_check=[HealthCheck.too_slow]),
     )
     assert set(seen_stages) == set(STAGES), "every stage was reached"
+    assert set(isolations) == set(get_args(Isolation)), "every form of isolation was drawn"
     assert min(outcomes[kind] for kind in ("done", "refused", "refused by a gate")) > 10

@@ -2,7 +2,8 @@
 
 from esper.kasmina.attach.check import Check, Growability, check_growable
 from esper.kasmina.attach.places import Proposal, find_slots
+from esper.kasmina.averaging import AveragedModel
 from esper.kasmina.blueprints import SlotShape, blueprint
 from esper.kasmina.growable import Growable
 
-__all__ = ["Check", "Growability", "Growable", "Proposal", "SlotShape", "blueprint", "check_growable", "find_slots"]
+__all__ = ["AveragedModel", "Check", "Growability", "Growable", "Proposal", "SlotShape", "blueprint", "check_growable", "find_slots"]

@@ -44,17 +44,13 @@ class StraightThrough(torch.autograd.Function):
         return grad, grad.to(ctx.seed_dtype)
 
 
-class Boost(torch.autograd.Function):
+class Boost(StraightThrough):
     """Straight through, with a pull that gives the seed's objective a minimum.
 
     The seed gets g + l (s - h), g being the gradient at the host's output and l = rms(g) / (BOOST_STEP rms(h)). It descends
     <g, s - h> + l/2 |s - h|^2, whose minimum s = h - g / l is a step down the host's own gradient, as long as BOOST_STEP of the features.
     So the seed learns to take that step for every input, which is gradient boosting, and cannot run away.
     """
-
-    @staticmethod
-    def forward(h: Tensor, s: Tensor) -> Tensor:
-        return h.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -68,15 +64,9 @@ class Boost(torch.autograd.Function):
         return grad, (grad + pull * (s - h)).to(s.dtype)
 
 
-def boost(h: Tensor, s: Tensor) -> Tensor:
-    """h, with the output's gradient handed to h, and to s with a pull towards h. Shapes: all equal."""
-    result: Tensor = Boost.apply(h, s)
-    return result
-
-
-def straight_through(h: Tensor, s: Tensor) -> Tensor:
-    """h, with the output's gradient handed to both h and s. Shapes: all equal."""
-    result: Tensor = StraightThrough.apply(h, s)
+def isolated(h: Tensor, s: Tensor, *, pull: bool) -> Tensor:
+    """h, with the output's gradient handed to both h and s, and to s with a pull towards h if so asked. Shapes: all equal."""
+    result: Tensor = (Boost if pull else StraightThrough).apply(h, s)
     return result
 
 

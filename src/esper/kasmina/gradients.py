@@ -51,6 +51,7 @@ class GradientMeter(nn.Module):
         total = torch.linalg.vector_norm(norms)
         # In as few operations as it takes: on small hosts each costs as much as the training of a layer.
         norm = torch.nan_to_num(total, 0.0, 0.0, 0.0)
+        # norms: (tensors,); shares: (2,); step: the first five sums; peak: the last.
         shares = torch.stack((norms < VANISHING_NORM, norms > EXPLODING_NORM)).mean(1, dtype=torch.float32)
         step = torch.stack((torch.ones_like(norm), norm, *shares.unbind(), (norm != total).float()))
         peak = torch.nan_to_num(norms.max(), 0.0, 0.0, 0.0)

@@ -11,9 +11,10 @@ from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn, optim
+from torch.utils import _pytree as pytree
 
 from esper.kasmina import commands
-from esper.kasmina.attach.probe import Example, probe, untouched
+from esper.kasmina.attach.probe import Example, check_parameters, probe, untouched
 from esper.kasmina.gates import NEXT_GATE, judge
 from esper.kasmina.gradients import SUMS, GradientMeter, Scale, gradient_stats
 from esper.kasmina.harvest import harvest
@@ -149,6 +150,7 @@ class Growable(nn.Module):
         self, slot: str, blueprint: str, *, style: Style | str = Style.LINEAR_ADD, tempo: int = 5, alpha_target: float = 1.0
     ) -> None:
         """Create a seed in an empty slot. See `esper blueprints` for what can grow where."""
+        check_parameters(self.host)  # again, as it may have been sharded since
         choices = {"style": style, "tempo": tempo, "alpha_target": alpha_target}
         self._command(slot, commands.germinate, blueprint, **choices, stream=self.growth_seed)
 
@@ -223,6 +225,12 @@ class Growable(nn.Module):
             if self._follower is not None:
                 self._follower.sync(slot)
         self.journal.extend(events)
+
+    def grow_like(self, other: Growable) -> None:
+        """Grow to where another model of the same kind is now. What is here already keeps its values; what is new is copied."""
+        for id, slot in self.slots.items():
+            slot.grow_like(other.slots[id])
+        _loaded(self, None)
 
     # What is known
 
@@ -432,6 +440,12 @@ class Growable(nn.Module):
             check_state(self, {name.removeprefix(prefix): value for name, value in state_dict.items()}, strict=False)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Growable:
+        # The example goes where the model goes, and into its precision, so that a harvest can be tried out on it.
+        self.example = pytree.tree_map_only(Tensor, fn, self.example)
+        super()._apply(fn, recurse)
+        return self
+
     def __getstate__(self) -> dict[str, Any]:
         # A copy starts without an optimiser and a loader, which belong to the original, and compiles for itself.
         return {**self.__dict__, "_follower": None, "_entries": {}, "reference": None}
@@ -447,6 +461,7 @@ class Growable(nn.Module):
     def _reports(self, slots: Collection[Slot], figures: Sequence[float] | None = None) -> tuple[SeedReport, ...]:
         figures = self._figures(slots).tolist() if figures is None else figures
         host, size = gradient_stats(figures[:SUMS]), sum(p.numel() for p in self.host.parameters())
+        # (SUMS + FIGURES * slots,) is the host's sums, then a row for each slot.
         rows = [figures[start : start + FIGURES] for start in range(SUMS, len(figures), FIGURES)]
         return tuple(slot.report(row, host, size) for slot, row in zip(slots, rows, strict=True))
 

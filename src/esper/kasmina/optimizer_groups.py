@@ -47,9 +47,7 @@ class Follower:
     def _before_step(self, *_: Any) -> None:
         self._measure(_scale(self.optimizer))
         for place in self._places.values():
-            group = self.optimizer.param_groups[place]
-            if isinstance(self.optimizer, optim.SGD) and group["fused"] and group["momentum"]:
-                _start_momentum(self.optimizer, group)
+            _start_state(self.optimizer, self.optimizer.param_groups[place])
 
     def _fill(self, place: int, parameters: Mapping[str, nn.Parameter]) -> None:
         group, kept = self.optimizer.param_groups[place], {id(p) for p in parameters.values()}
@@ -70,13 +68,23 @@ def _scale(optimizer: optim.Optimizer) -> Scale | None:
     return Scale(torch.ones_like(skipped) if factor is None else factor, skipped)
 
 
-def _start_momentum(optimizer: optim.Optimizer, group: dict[str, Any]) -> None:
-    """Gives a gate, which begins to learn later than its seed, a momentum of zero: fused SGD fails where only a part of a group has any."""
-    learning = [optimizer.state[p] for p in group["params"] if p.grad is not None]
-    late = [p for p in group["params"] if p.grad is not None and "momentum_buffer" not in optimizer.state[p]]
-    if len(late) < len(learning):
-        for parameter in late:
-            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+def _start_state(optimizer: optim.Optimizer, group: dict[str, Any]) -> None:
+    """Give late parameters the state that an optimiser expects of them in its step.
+
+    Adagrad makes it when it is built. Fused SGD fails where only a part of a group has a momentum, as when a gate begins to learn later
+    than its seed; it gets a momentum of zero.
+    """
+    learning = [p for p in group["params"] if p.grad is not None]
+    if isinstance(optimizer, optim.Adagrad):
+        for parameter in learning:
+            if not optimizer.state[parameter]:
+                step = torch.zeros((), device=parameter.device if group["fused"] else "cpu")
+                optimizer.state[parameter] = {"step": step, "sum": torch.full_like(parameter, group["initial_accumulator_value"])}
+    elif isinstance(optimizer, optim.SGD) and group["fused"] and group["momentum"]:
+        late = [p for p in learning if "momentum_buffer" not in optimizer.state[p]]
+        if len(late) < len(learning):
+            for parameter in late:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def _slot_groups(optimizer: optim.Optimizer, host: nn.Module, slots: Slots) -> dict[str, int]:
@@ -118,9 +126,16 @@ def _take_out_seeds(optimizer: optim.Optimizer, slots: Iterable[Slot]) -> None:
 
 
 def _neighbour(groups: list[dict[str, Any]], host: nn.Module, slot: Slot) -> dict[str, Any]:
-    """The group whose settings a new seed takes over: that of the module it grows at, else the optimiser's first."""
-    nearby = {id(p) for p in host.get_submodule(slot.place.path).parameters()}
-    return next((g for g in groups if any(id(p) in nearby for p in g["params"])), groups[0])
+    """The group whose settings a new seed takes over: the first with parameters of the module it grows at, or else of the nearest module
+    before it, in the order of registration, that has any in the optimiser; else the optimiser's first."""
+    modules = dict(host.named_modules())
+    before = list(modules)[: list(modules).index(slot.place.path)]
+    neighbours = [modules[slot.place.path].parameters(), *(modules[path].parameters(recurse=False) for path in reversed(before))]
+    for nearby in ({id(p) for p in parameters} for parameters in neighbours):
+        for group in groups:
+            if any(id(p) in nearby for p in group["params"]):
+                return group
+    return groups[0]
 
 
 def _has_scheduler(optimizer: optim.Optimizer) -> bool:

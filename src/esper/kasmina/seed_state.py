@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from esper.kasmina.alpha import Ramp
-from esper.leyline.codec import from_plain, to_plain
+from esper.leyline.codec import from_plain
 from esper.leyline.errors import StateError
 from esper.leyline.reports import SeedRecord
 from esper.leyline.stages import BLENDED, Stage, check_transition
@@ -37,13 +37,9 @@ class SeedState(SeedRecord):
         """The record of an empty slot, which remembers only how many seeds there have been."""
         return SeedState(previous_stage=self.stage, germinations=self.germinations)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain containers, enums by name."""
-        return to_plain(self)
-
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> SeedState:
-        """The inverse of to_json; raises StateError for anything that to_json could not have written."""
+        """The inverse of to_plain; raises StateError for anything that it could not have written."""
         state = from_plain(cls, record)
         problem = state._contradiction()
         if problem:

@@ -44,6 +44,7 @@ def shared_out(slots: Slots, configurations: Sequence[frozenset[str]], batch: in
     with ExitStack() as stack:
         for id in frozenset[str]().union(*configurations):
             slot = slots[id]
+            # One flag for each configuration, (C,), repeated for its samples: (C * batch,).
             share = torch.tensor([id in c for c in configurations], device=slot.alpha.device).repeat_interleave(batch)
             stack.callback(setattr, slot, "share", slot.share)
             slot.share = share

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Sequence, ValuesView
 from contextlib import contextmanager
@@ -12,11 +13,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from esper.kasmina.blending import ADDITIVE, Gating, boost, graft, straight_through
+from esper.kasmina.blending import ADDITIVE, Gating, graft, isolated
 from esper.kasmina.blueprints import Seed, SlotShape, build
 from esper.kasmina.gradients import SUMS, GradientMeter, gradient_ratio, gradient_stats
 from esper.kasmina.seed_state import SeedState
 from esper.leyline.actions import Style
+from esper.leyline.codec import to_plain
 from esper.leyline.errors import BlueprintError, EsperError, SlotError, StateError, unknown
 from esper.leyline.reports import GradientStats, Isolation, SeedRecord, SeedReport
 from esper.leyline.stages import BLENDED, OCCUPIED, Stage
@@ -112,7 +114,7 @@ class Slot(nn.Module):
         assert self.seed is not None, f"slot {self.id} has form {self.form} and no seed"
         if self.form is Form.ISOLATED:
             s = self.seed(h if self.isolation == "none" else h.detach())
-            return boost(h, s) if self.isolation == "boost" else straight_through(h, s)
+            return isolated(h, s, pull=self.isolation == "boost")
         alpha: Tensor | float = self.alpha
         if self.form is Form.FOSSIL:
             alpha = 1.0
@@ -121,7 +123,7 @@ class Slot(nn.Module):
         out = graft(h, self.seed, self.gating, self.state.style, alpha).to(h.dtype)
         if self.share is None:
             return out
-        return torch.where(self.share.view(-1, *[1] * (h.dim() - 1)), out, h)
+        return torch.where(self.share.view(-1, *[1] * (h.dim() - 1)), out, h)  # (B,) as (B, 1, ..., 1)
 
     def settle(self) -> None:
         """Bring the forward form and alpha's tensor in line with the record."""
@@ -142,6 +144,13 @@ class Slot(nn.Module):
         if modules is not None:
             self.seed, self.gating = modules
         self.settle()
+
+    def grow_like(self, other: Slot) -> None:
+        """Have what another model's slot has: its record, and a copy of each of its modules that is not here yet."""
+        same = self.state.germinations == other.state.germinations
+        seed = self.seed if same and self.seed is not None and other.seed is not None else copy.deepcopy(other.seed)
+        gating = self.gating if same and self.gating is not None and other.gating is not None else copy.deepcopy(other.gating)
+        self.become(other.state, (self._place(seed) if seed else None, self._place(gating) if gating else None))
 
     def build(self, blueprint: str, style: Style, stream: int) -> tuple[Seed, Gating | None]:
         """New modules for this slot, from their own random stream, not yet part of anything."""
@@ -214,7 +223,7 @@ class Slot(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         """The record as JSON in a byte tensor: nothing pickled, and safetensors can hold it."""
-        text = json.dumps({"path": self.place.path, "life": self.state.to_json()}, sort_keys=True)
+        text = json.dumps({"path": self.place.path, "life": to_plain(self.state)}, sort_keys=True)
         return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
 
     def set_extra_state(self, state: Any) -> None:

@@ -18,6 +18,9 @@ from esper.kasmina.slot import Place, Slot
 from esper.leyline.errors import SlotError, unknown
 from esper.leyline.reports import Topology
 
+if torch.distributed.is_available():  # which not every build of torch has
+    from torch.distributed.tensor import DTensor
+
 Example = Tensor | tuple[Any, ...] | list[Any] | dict[str, Any]
 
 CHANNELS_FIRST = (
@@ -144,6 +147,7 @@ def probe(
     """The places at these paths. Every mistake is found before anything is changed."""
     if not isinstance(model, nn.Module):
         raise SlotError(f"a model is an nn.Module, found {type(model).__name__}")
+    check_parameters(model)
     paths = list(paths)
     known = {path for path, _ in model.named_modules(remove_duplicate=False)} - {""}
     for path in (*paths, *topology):
@@ -161,6 +165,15 @@ def probe(
             raise SlotError(f"{path!r} carries a slot of another Growable already; call release() on that one first")
         places[path] = place
     return places
+
+
+def check_parameters(model: nn.Module) -> None:
+    """Raise SlotError for parameters that seeds, which are plain tensors, cannot be trained together with."""
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            raise SlotError(f"parameter {name!r} is on the meta device, where nothing can grow; give the model its weights first")
+        if torch.distributed.is_available() and isinstance(parameter, DTensor):
+            raise SlotError(f"parameter {name!r} is sharded, and seeds are not; grow the model first and shard what is harvested")
 
 
 def examine(

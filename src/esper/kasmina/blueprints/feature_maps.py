@@ -75,26 +75,26 @@ def _normed(width: int, *layers: nn.Module) -> nn.Sequential:
 
 @blueprint("norm", MAPS, purpose="a group norm: rescales the features, next to free")
 def norm(shape: SlotShape) -> nn.Module:
-    """2C parameters."""
+    """The branch has 2C parameters."""
     return GroupNorm(shape.width)
 
 
 @blueprint("attention", MAPS, purpose="squeeze-excite: weighs channels by what the whole map shows")
 def attention(shape: SlotShape) -> nn.Module:
-    """2Cr + C parameters, r = max(1, C // 4)."""
+    """The branch has 2Cr + C parameters, r = max(1, C // 4)."""
     return SqueezeExcite(shape)
 
 
 @blueprint("depthwise", MAPS, purpose="a convolution for each channel, then a mix of the channels: space at a low price")
 def depthwise(shape: SlotShape) -> nn.Module:
-    """9C + C^2 + 2C parameters (1-d: 3C + C^2 + 2C)."""
+    """The branch has 9C + C^2 + 2C parameters (1-d: 3C + C^2 + 2C)."""
     width = shape.width
     return _normed(width, _conv(shape, width, width, 3, groups=width), _conv(shape, width, width, 1))
 
 
 @blueprint("bottleneck", MAPS, purpose="narrow, convolve, widen: two more layers at a low price in wide slots")
 def bottleneck(shape: SlotShape) -> nn.Module:
-    """2Cb + 9b^2 + 2C parameters (1-d: 3b^2), b = max(8, C // 4)."""
+    """The branch has 2Cb + 9b^2 + 2C parameters (1-d: 3b^2), b = max(8, C // 4)."""
     width, middle = shape.width, max(8, shape.width // REDUCTION)
     return _normed(
         width,
@@ -108,17 +108,17 @@ def bottleneck(shape: SlotShape) -> nn.Module:
 
 @blueprint("conv_small", MAPS, purpose="a convolution of size 1: mixes the channels at each place")
 def conv_small(shape: SlotShape) -> nn.Module:
-    """C^2 + 2C parameters."""
+    """The branch has C^2 + 2C parameters."""
     return _normed(shape.width, _conv(shape, shape.width, shape.width, 1))
 
 
 @blueprint("conv_light", MAPS, purpose="a convolution of size 3: one more ordinary layer")
 def conv_light(shape: SlotShape) -> nn.Module:
-    """9C^2 + 2C parameters (1-d: 3C^2 + 2C)."""
+    """The branch has 9C^2 + 2C parameters (1-d: 3C^2 + 2C)."""
     return _normed(shape.width, _conv(shape, shape.width, shape.width, 3))
 
 
 @blueprint("conv_heavy", MAPS, purpose="two convolutions of size 3: a whole residual block")
 def conv_heavy(shape: SlotShape) -> nn.Module:
-    """18C^2 + 4C parameters (1-d: 6C^2 + 4C)."""
+    """The branch has 18C^2 + 4C parameters (1-d: 6C^2 + 4C)."""
     return nn.Sequential(conv_light(shape), conv_light(shape))

@@ -61,35 +61,35 @@ def _mlp(width: int, expansion: int) -> nn.Module:
 
 @blueprint("norm", TOKENS_AND_VECTORS, purpose="a layer norm: rescales the features, next to free")
 def norm(shape: SlotShape) -> nn.Module:
-    """2d parameters."""
+    """The branch has 2d parameters."""
     return nn.LayerNorm(shape.width)
 
 
 @blueprint("lora8", TOKENS_AND_VECTORS, purpose="a linear map of rank 8: a small correction")
 def lora8(shape: SlotShape) -> nn.Module:
-    """16d parameters."""
+    """The branch has 16d parameters."""
     return _lora(shape.width, 8)
 
 
 @blueprint("lora32", TOKENS_AND_VECTORS, purpose="a linear map of rank 32: a larger correction")
 def lora32(shape: SlotShape) -> nn.Module:
-    """64d parameters."""
+    """The branch has 64d parameters."""
     return _lora(shape.width, 32)
 
 
 @blueprint("attention", Topology.TOKENS, purpose="self-attention: moves information between tokens")
 def attention(shape: SlotShape) -> nn.Module:
-    """4d^2 + 4d parameters."""
+    """The branch has 4d^2 + 4d parameters."""
     return _normed(shape.width, SelfAttention(shape.width, head_count(shape.width), causal=shape.causal))
 
 
 @blueprint("mlp_small", TOKENS_AND_VECTORS, purpose="an MLP of twice the width: new features from old ones")
 def mlp_small(shape: SlotShape) -> nn.Module:
-    """4d^2 + 3d parameters."""
+    """The branch has 4d^2 + 3d parameters."""
     return _mlp(shape.width, 2)
 
 
 @blueprint("mlp", TOKENS_AND_VECTORS, purpose="an MLP of four times the width, as in a transformer block")
 def mlp(shape: SlotShape) -> nn.Module:
-    """8d^2 + 5d parameters."""
+    """The branch has 8d^2 + 5d parameters."""
     return _mlp(shape.width, 4)
