@@ -9,14 +9,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from esper.leyline import ConfigError, Decision, Head, Op, PolicyError, Stage, UnknownNameError
-from esper.tamiyo.policy.batch import HEADS, ObservationBatch, action_of, decision_of
+from esper.leyline import NO_BLUEPRINT, ConfigError, Decision, Head, LifecycleConfig, Op, Stage, Topology, UnknownNameError
+from esper.tamiyo import Rules, SignalTracker
+from esper.tamiyo.policy.batch import HEADS, ObservationBatch, decision_of
 from esper.tamiyo.policy.heads import Exploration, uniforms
 from esper.tamiyo.policy.policy import Policy, PolicyConfig, PolicyState, reset_heads
+from esper.tamiyo.policy.policy_controller import PolicyController
 from esper.tamiyo.policy.prior import Prior
 from esper.tamiyo.policy.prior_tables import prior_tables
-from tests.tamiyo.samples import BLUEPRINTS, report, seed, tracker
+from tests.tamiyo.samples import BLUEPRINTS, report, report_streams, seed, tracker
 
 NAMES = ("conv_heavy", "conv_light", "mlp", "norm")
 CONFIG = PolicyConfig(blueprints=NAMES, hidden=32, slot_width=16)
@@ -88,15 +92,52 @@ def test_blueprints_are_matched_by_name_in_both_directions():
         fits = [name for name, fits in zip(names, batch.blueprint_mask[0, slot], strict=True) if fits]
         assert sorted(fits) == sorted(BLUEPRINTS[observed.report.seeds[slot].topology])
     decision = Decision(op=Op.GERMINATE, slot="r0c1", blueprint="conv_heavy", tempo=7)
-    action = action_of(observed.masks, decision, names)
-    assert action[HEADS.index(Head.BLUEPRINT)] == names.index("conv_heavy")
+    action = list(observed.masks.indices(decision))
+    action[HEADS.index(Head.BLUEPRINT)] = names.index("conv_heavy")
     assert decision_of(observed.masks, action, names) == decision
 
 
-def test_a_blueprint_that_the_policy_does_not_know_is_named():
-    observed = tracker().observe(report(*(seed(slot) for slot in ("r0c0", "r0c1", "r0c2"))))
-    with pytest.raises(PolicyError, match="without the blueprint 'conv_heavy'; did you mean 'conv_heavier'"):
-        ObservationBatch.from_observations([observed], ("conv_heavier", "conv_light", "mlp", "norm"))
+def test_what_the_policy_does_not_know_is_masked_and_a_seed_of_it_is_seen_without_its_kind():
+    stranger = seed("r0c0", Stage.HOLDING, blueprint="conv_heavy", contribution=2.0)
+    observed = tracker().observe(report(stranger, seed("r0c1"), seed("r0c2", topology=Topology.TOKENS)))
+    batch = ObservationBatch.from_observations([observed], ("conv_light", "gone"))
+    assert batch.blueprints.tolist() == [[NO_BLUEPRINT] * 3]
+    assert batch.slots[0].tolist() == observed.slots.tolist()
+    assert batch.blueprint_mask[0].tolist() == [[True, False], [True, False], [False, False]]
+    assert batch.slot_mask[0, Op.GERMINATE].tolist() == [False, True, False], "nothing that it knows fits tokens"
+    assert batch.op_mask[0].tolist() == observed.masks.ops().tolist()
+    blind = ObservationBatch.from_observations([observed], ("gone",))
+    expected = observed.masks.ops()
+    expected[Op.GERMINATE] = False
+    assert blind.op_mask[0].tolist() == expected.tolist()
+
+
+POOL = ("alpha", "beta", "gamma", "delta")
+registries = st.fixed_dictionaries(
+    {topology: st.sets(st.sampled_from(POOL), min_size=1).map(lambda names: tuple(sorted(names))) for topology in BLUEPRINTS}
+)
+
+
+@given(data=st.data(), known=st.permutations(POOL), size=st.integers(1, len(POOL)), drawing=st.integers(0, 2**31))
+def test_whatever_is_registered_a_policy_decides_what_is_legal_and_what_it_knows(data, known, size, drawing):
+    names = tuple(known[:size])
+    made = Policy(replace(CONFIG, blueprints=names, hidden=8, slot_width=8), torch.Generator().manual_seed(drawing))
+    made.heads.op.bias.data[Op.GERMINATE] = 5.0
+    seen = []
+    for registry in data.draw(st.lists(registries, min_size=1, max_size=3)):
+        (moment,) = data.draw(report_streams(length=1, blueprints=registry))
+        if data.draw(st.booleans()):  # nothing grows yet, so that something can be started
+            moment = report(*(seed(each.slot, topology=each.topology) for each in moment.seeds))
+        slots = tuple(each.slot for each in moment.seeds)
+        costs = dict.fromkeys(slots, dict.fromkeys(POOL, 10))
+        seen.append(SignalTracker(slots, registry, costs, Rules(), LifecycleConfig()).observe(moment))
+    batch = ObservationBatch.from_observations(seen, names)
+    actions = made.act(batch, made.initial_state(len(seen)), uniforms(drawing, range(len(seen)), 0)).actions.tolist()
+    controller = PolicyController(made)
+    for each, action in zip(seen, actions, strict=True):
+        for decision in (decision_of(each.masks, action, names), controller.decide(each, controller.start(0))[0]):
+            each.masks.check(decision)
+            assert decision.op is not Op.GERMINATE or decision.blueprint in names
 
 
 def test_a_host_without_slots_can_wait():
@@ -167,10 +208,10 @@ def test_the_value_reads_the_state_and_not_what_may_be_done():
 def test_a_replayed_episode_scores_as_it_was_played(memory):
     made, episode, explore = lively(memory=memory), hosts(3, steps=12), Exploration(op=0.01)
     actions, log_prob, value = played(made, episode, explore)
-    replayed = made.evaluate(episode, actions, explore)
-    assert torch.allclose(replayed.log_prob, log_prob, atol=1e-5)
-    assert torch.allclose(replayed.value, value, atol=1e-5)
-    assert not torch.allclose(made.evaluate(episode, actions).log_prob, log_prob, atol=1e-4), "exploration must be part of the score"
+    assert torch.allclose(made.replay(episode, explore).score(actions).log_prob, log_prob, atol=1e-5)
+    assert torch.allclose(made.value_head.denormalise(made.normalised_values(episode)), value, atol=1e-5)
+    plain = made.replay(episode).score(actions).log_prob
+    assert not torch.allclose(plain, log_prob, atol=1e-4), "exploration must be part of the score"
 
 
 def test_without_memory_a_step_depends_on_nothing_before_it():

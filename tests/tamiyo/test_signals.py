@@ -267,7 +267,7 @@ def test_the_embargo_left_is_exactly_the_time_until_the_slot_can_be_used() -> No
 class _GerminateOnce:
     name = "once"
 
-    def start(self, host: int, slots: tuple[str, ...], seed: int) -> dict[str, Any]:
+    def start(self, seed: int) -> dict[str, Any]:
         return {}
 
     def decide(self, observation: Observation, state: dict[str, Any]) -> tuple[Decision, dict[str, Any]]:

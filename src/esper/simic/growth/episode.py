@@ -46,7 +46,7 @@ class Step:
 class Episode:
     """A host, its signals and its controller's memory, from the first epoch to the end of the budget."""
 
-    def __init__(self, growing: Growing, controller: Controller, rules: Rules, *, host: int = 0, seed: int = 0) -> None:
+    def __init__(self, growing: Growing, controller: Controller, rules: Rules, *, seed: int = 0) -> None:
         self.growing, self.controller, self.rules = growing, controller, rules
         blueprints = {topology: names(topology) for topology in Topology}
         costs = {
@@ -54,7 +54,7 @@ class Episode:
             for seed in growing.model.reports()
         }
         self.tracker = SignalTracker(growing.model.slot_ids, blueprints, costs, rules, growing.model.lifecycle)
-        self.memory: Any = controller.start(host, growing.model.slot_ids, seed)
+        self.memory: Any = controller.start(seed)
 
     def step(self, report: EpochReport) -> Step:
         """What follows an epoch: look, decide, act, tick."""

@@ -121,9 +121,7 @@ def play_controller(
     """One episode of every start under a controller."""
     observations: list[Observation | None] = list(environment.reset(starts))
     played = [Played(start) for start in starts]
-    memories = [
-        controller.start(row, each.masks.slot_names, starts[row].seed) if each is not None else {} for row, each in enumerate(observations)
-    ]
+    memories = [controller.start(start.seed) for start in starts]
     total = sum(each.report.budget for each in observations if each is not None)
     done = len(starts)
     while any(each is not None for each in observations):

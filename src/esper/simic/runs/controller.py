@@ -96,7 +96,7 @@ class ControllerRun:
             if slot not in host.model.slot_ids:
                 raise unknown("slot", slot, host.model.slot_ids)
         rules = Rules(max_seeds=config.max_seeds, enabled=config.slots or None)
-        episode = Episode(host, make_controller("wait") if control else self.controller, rules, host=index, seed=seed)
+        episode = Episode(host, make_controller("wait") if control else self.controller, rules, seed=seed)
         return Plot(host, episode, index, control, Earnings(config.reward, host.model.slot_ids))
 
     # Running

@@ -159,8 +159,8 @@ class Heuristic:
     config: HeuristicConfig
     name: str = "heuristic"
 
-    def start(self, host: int, slots: tuple[str, ...], seed: int) -> State:
-        """An empty memory. Nothing is left to chance, so neither host nor seed matters."""
+    def start(self, seed: int) -> State:
+        """An empty memory. Nothing is random, so the seed does not matter."""
         return HeuristicMemory().to_json()
 
     def decide(self, observation: Observation, state: State) -> tuple[Decision, State]:

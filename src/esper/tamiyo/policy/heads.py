@@ -316,7 +316,7 @@ class ActionDistribution:
 
 def uniforms(seed: int, hosts: Sequence[int], step: int) -> Tensor:
     """float64 [hosts, 8]: what each host draws its decision with at a step; it depends on nothing but seed, host and step."""
-    return torch.from_numpy(np.stack([random_stream(seed, host, step, "policy").random(len(HEADS)) for host in hosts]))
+    return torch.from_numpy(np.stack([random_stream("policy", seed, host, step).random(len(HEADS)) for host in hosts]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

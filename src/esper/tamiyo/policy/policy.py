@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from esper.leyline.actions import Head
 from esper.leyline.errors import unknown
 from esper.tamiyo.policy.batch import ObservationBatch
-from esper.tamiyo.policy.heads import ActionDistribution, Exploration, HeadLogits, Scores
+from esper.tamiyo.policy.heads import ActionDistribution, Exploration, HeadLogits
 from esper.tamiyo.policy.network import (
     HIDDEN_GAIN,
     VALUE_GAIN,
@@ -56,22 +56,6 @@ class Acted:
     value: Tensor
     """[hosts]: expected return of the state, on the reward's own scale."""
     state: PolicyState
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Evaluated:
-    """Recorded actions, seen by a policy."""
-
-    distribution: ActionDistribution
-    scores: Scores
-    """[hosts, steps]: log-probabilities and entropies by head."""
-    value: Tensor
-    """[hosts, steps]."""
-
-    @property
-    def log_prob(self) -> Tensor:
-        """[hosts, steps]: of the whole action."""
-        return self.scores.log_prob
 
 
 class Policy(nn.Module):
@@ -171,12 +155,6 @@ class Policy(nn.Module):
         """[hosts, steps]: the critic's output over whole episodes, before it is brought to the reward's scale."""
         features, _ = self.critic.replay(batch, checkpoint_lstm=checkpoint_lstm, autocast=autocast)
         return self.value_head(features)
-
-    def evaluate(self, batch: ObservationBatch, actions: Tensor, explore: Exploration | None = None) -> Evaluated:
-        """Score recorded actions [hosts, steps, 8] of whole episodes."""
-        distribution = self.replay(batch, explore)
-        value = self.value_head.denormalise(self.normalised_values(batch))
-        return Evaluated(distribution=distribution, scores=distribution.score(actions), value=value)
 
     # Parameters
 
