@@ -174,8 +174,8 @@ def test_the_penalty_keeps_its_gradient_however_far_a_head_has_collapsed(head, g
     distance = distribution.distance_from(prior_tables(Prior(), batch))[0, HEADS.index(head)]
     (gradient,) = torch.autograd.grad(distance, logits[head], retain_graph=True)
     assert gradient.abs().max() > 0.1
-    table = distribution.tables[head]
-    entropy = -(table.log_p.exp() * table.log_p).sum(dim=-1)[table.reachable].sum()
+    block = {Head.OP: distribution.op, Head.SLOT: distribution.slot}.get(head, distribution.choices)
+    entropy = -(block.log_p.exp() * block.log_p).sum(dim=-1)[block.reachable].sum()
     (vanishing,) = torch.autograd.grad(entropy, logits[head])
     assert vanishing.abs().max() < gap * torch.tensor(-gap).exp() * 10, "what an entropy bonus has left to pull with"
 

@@ -12,10 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.leyline import NO_BLUEPRINT, ConfigError, Decision, Head, LifecycleConfig, Op, Stage, Topology, UnknownNameError
+from esper.leyline import NO_BLUEPRINT, TEMPOS, ConfigError, Decision, Head, LifecycleConfig, Op, Stage, Topology, UnknownNameError
 from esper.tamiyo import Rules, SignalTracker
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch, decision_of
-from esper.tamiyo.policy.heads import Exploration, uniforms
+from esper.tamiyo.policy.heads import HEAD_OP_PAIRS, ActionDistribution, Exploration, uniforms
 from esper.tamiyo.policy.policy import Policy, PolicyConfig, PolicyState, reset_heads
 from esper.tamiyo.policy.policy_controller import PolicyController
 from esper.tamiyo.policy.prior import Prior
@@ -63,6 +63,11 @@ def played(made: Policy, episode: ObservationBatch, explore: Exploration | None 
         state = acted.state
         found.append((acted.actions, acted.log_prob, acted.value))
     return tuple(torch.stack(each, dim=1) for each in zip(*found, strict=True))
+
+
+def by_slot(distribution: ActionDistribution) -> torch.Tensor:
+    """[hosts, slots, pairs of head and op, values]: log-probabilities of the heads that are chosen last."""
+    return distribution.choices.log_p.unflatten(-2, (-1, len(HEAD_OP_PAIRS)))
 
 
 # From hosts to tensors and back
@@ -187,10 +192,9 @@ def test_slots_in_another_order_have_the_same_chances_in_that_order():
     )
     _, plain, _ = made.choose(batch, made.initial_state(4).actor, None)
     _, other, _ = made.choose(turned, made.initial_state(4).actor, None)
-    assert torch.allclose(plain.tables[Head.OP].log_p, other.tables[Head.OP].log_p, atol=1e-5)
-    assert torch.allclose(plain.tables[Head.SLOT].log_p[..., order], other.tables[Head.SLOT].log_p, atol=1e-5)
-    tempo = plain.tables[Head.TEMPO].log_p[:, order]
-    assert torch.allclose(tempo, other.tables[Head.TEMPO].log_p, atol=1e-5)
+    assert torch.allclose(plain.op.log_p, other.op.log_p, atol=1e-5)
+    assert torch.allclose(plain.slot.log_p[..., order], other.slot.log_p, atol=1e-5)
+    assert torch.allclose(by_slot(plain)[:, order], by_slot(other), atol=1e-5)
 
 
 def test_the_value_reads_the_state_and_not_what_may_be_done():
@@ -220,7 +224,7 @@ def test_without_memory_a_step_depends_on_nothing_before_it():
     other.host[:, :5] += 1.0
     for memory in (True, False):
         made = lively(memory=memory)
-        last, same = (made.replay(each).tables[Head.OP].log_p[:, 5] for each in (episode, other))
+        last, same = (made.replay(each).op.log_p[:, 5] for each in (episode, other))
         assert torch.allclose(last, same, atol=1e-6) == (not memory)
 
 
@@ -228,7 +232,7 @@ def test_nothing_before_a_step_depends_on_it():
     made, episode = lively(), hosts(2, steps=6)
     other = episode.map(lambda tensor: tensor.clone())
     other.host[:, 5] += 1.0
-    a, b = made.replay(episode).tables[Head.OP].log_p, made.replay(other).tables[Head.OP].log_p
+    a, b = made.replay(episode).op.log_p, made.replay(other).op.log_p
     assert torch.allclose(a[:, :5], b[:, :5], atol=1e-6)
     assert not torch.allclose(a[:, 5], b[:, 5], atol=1e-3)
 
@@ -325,9 +329,9 @@ def test_no_weight_depends_on_the_number_of_slots():
 def test_new_heads_are_nearly_uniform_and_the_value_is_not_nearly_constant():
     made, batch = Policy(PolicyConfig(blueprints=NAMES)), hosts(64)
     _, distribution, _ = made.choose(batch, made.initial_state(64).actor, None)
-    for table in distribution.tables.values():
-        chances = torch.where(table.mask & table.reachable.unsqueeze(-1), table.log_p.exp() * table.mask.sum(dim=-1, keepdim=True), 1.0)
-        assert (chances - 1.0).abs().max() < 0.1
+    for block in (distribution.op, distribution.slot, distribution.choices):
+        relative = torch.where(block.mask & block.reachable.unsqueeze(-1), block.log_p.exp() * block.mask.sum(dim=-1, keepdim=True), 1.0)
+        assert (relative - 1.0).abs().max() < 0.1
     value, _ = made.value(batch, made.initial_state(64).critic)
     assert 0.1 < value.std() < 3.0
 
@@ -367,9 +371,11 @@ def test_resetting_heads_makes_those_uniform_and_leaves_the_rest():
     assert moved == {name for name in before if name.startswith(("heads.slot.", "heads.choices.blueprint."))}
     assert {id(parameter) for parameter in changed} == {id(p) for n, p in made.named_parameters() if n in moved}
     _, distribution, _ = made.choose(hosts(4), made.initial_state(4).actor, None)
-    for head in (Head.SLOT, Head.BLUEPRINT):
-        table = distribution.tables[head]
-        assert table.log_p[table.reachable].exp().std() < 0.02
+    assert distribution.slot.log_p[distribution.slot.reachable].exp().std() < 0.02
+    blueprint = by_slot(distribution)[:, :, HEAD_OP_PAIRS.index((Head.BLUEPRINT, Op.GERMINATE)), : len(NAMES)]
+    assert blueprint.exp().std() < 0.02
+    tempo = by_slot(distribution)[:, :, HEAD_OP_PAIRS.index((Head.TEMPO, Op.GERMINATE)), : len(TEMPOS)]
+    assert tempo.exp().std() > 0.05, "a head that was not reset keeps its opinions"
 
 
 def test_an_unknown_head_is_refused_with_the_nearest_name():

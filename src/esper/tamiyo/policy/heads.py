@@ -135,20 +135,6 @@ class Scores:
         return self.entropies / self.legal.clamp(min=2).to(self.entropies.dtype).log()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Table:
-    """One head's distribution in each of its contexts: C is 1 for op, 6 for slot, and ops of the head times S for the choices."""
-
-    log_p: Tensor
-    """[..., C, K]: the policy's own."""
-    acting: Tensor
-    """[..., C, K]: the one that actions are drawn from, with exploration."""
-    mask: Tensor
-    """bool [..., C, K]: legal values."""
-    reachable: Tensor
-    """bool [..., C]: contexts that a legal choice of the heads before can lead to, and in which this head matters."""
-
-
 class Block:
     """Heads that are drawn together: logits [..., C, K] of their contexts C, and what is legal.
 
@@ -176,10 +162,6 @@ class Block:
         log_p = masked_log_softmax(self.logits.gather(-2, index).double(), mask)
         return log_p, self._mixed(log_p, mask), mask
 
-    def table(self) -> Table:
-        """All of it."""
-        return Table(log_p=self.log_p, acting=self.acting, mask=self.mask, reachable=self.reachable)
-
     def _mixed(self, log_p: Tensor, mask: Tensor) -> Tensor:
         return log_p if self.explore is None else self.explore.mix(self.head, log_p, mask)
 
@@ -192,7 +174,6 @@ class ActionDistribution:
         op_mask, slot_mask = batch.op_mask, batch.slot_mask
         self.op = Block(Head.OP, logits.op.unsqueeze(-2), op_mask.unsqueeze(-2), torch.ones_like(op_mask[..., :1]), explore)
         self.slot = Block(Head.SLOT, logits.slot, slot_mask, op_mask & known.matters[:, 1], explore)
-        self.slot_count, self.blueprints = batch.slot_count, batch.blueprint_mask.shape[-1]
         # A pair can be reached in the slots that its op may name: [..., S, P].
         reachable = (slot_mask & op_mask.unsqueeze(-1))[..., known.pair_op, :].transpose(-1, -2)
         mask = _choice_mask(batch.blueprint_mask, logits.choices.shape[-1])
@@ -223,14 +204,11 @@ class ActionDistribution:
 
     def score(self, actions: Tensor) -> Scores:
         """What the distribution says of actions [..., 8]."""
-        op, slot = actions[..., :1], actions[..., 1:2]
-        matters = self._known.matters[op.squeeze(-1)]
+        matters = self._known.matters[actions[..., 0]]
         # What stands in where a head does not matter may be out of its range.
         values = torch.where(matters, actions, 0)
-        contexts = (torch.zeros_like(op), op, self._choice_contexts(op, slot))
         log_probs, entropies, legal = [], [], []
-        for block, at, own in zip(self._blocks, contexts, (values[..., :1], values[..., 1:2], values[..., 2:]), strict=True):
-            log_p, acting, mask = block.rows(at)
+        for (log_p, acting, mask), own in zip(self._rows(actions), (values[..., :1], values[..., 1:2], values[..., 2:]), strict=True):
             log_probs.append(acting.gather(-1, own.unsqueeze(-1)).squeeze(-1))
             entropies.append(-(log_p.exp() * log_p).sum(dim=-1))
             legal.append(mask.sum(dim=-1))
@@ -240,6 +218,16 @@ class ActionDistribution:
             legal=torch.where(matters, torch.cat(legal, dim=-1), 0),
             matters=matters,
         )
+
+    def likeliest(self, actions: Tensor) -> Tensor:
+        """int64 [..., 8]: the likeliest value of each head given op and slot of actions [..., 8]; no meaning where it does not matter."""
+        return torch.cat([log_p.argmax(dim=-1) for log_p, _, _ in self._rows(actions)], dim=-1)
+
+    def _rows(self, actions: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """log_p, acting and mask of each block, [..., heads of the block, K], in the contexts that ops and slots of actions lead to."""
+        op, slot = actions[..., :1], actions[..., 1:2]
+        contexts = (torch.zeros_like(op), op, self._choice_contexts(op, slot))
+        return [block.rows(at) for block, at in zip(self._blocks, contexts, strict=True)]
 
     # Everything that could be drawn
 
@@ -282,23 +270,6 @@ class ActionDistribution:
     def op_probabilities(self) -> Tensor:
         """[..., 6]: the policy's own chance of each op."""
         return self.op.log_p.squeeze(-2).exp()
-
-    @cached_property
-    def tables(self) -> dict[Head, Table]:
-        """Each head by itself, to look into."""
-        tables = {Head.OP: self.op.table(), Head.SLOT: self.slot.table()}
-        for head in VALUE_HEADS:
-            pairs = [place for place, (each, _) in enumerate(HEAD_OP_PAIRS) if each is head]
-            size = choice_size(head, self.blueprints)
-
-            def own(values: Tensor, pairs: list[int] = pairs) -> Tensor:
-                """Contexts of this head, those of its first op first: [..., ops * S, K] of [..., S * P, K]."""
-                return values.unflatten(-2, (-1, len(HEAD_OP_PAIRS)))[..., pairs, :].transpose(-3, -2).flatten(-3, -2)
-
-            whole = self.choices.table()
-            log_p, acting, mask = (own(each)[..., :size] for each in (whole.log_p, whole.acting, whole.mask))
-            tables[head] = Table(log_p=log_p, acting=acting, mask=mask, reachable=own(whole.reachable.unsqueeze(-1)).squeeze(-1))
-        return tables
 
     @property
     def _blocks(self) -> tuple[Block, Block, Block]:
