@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from esper.leyline import EpochReport, Gate, GateVerdict, GradientStats, LifecycleConfig, SeedReport, Stage, Style, Topology
 from esper.leyline.stages import BLENDED, OCCUPIED
-from esper.tamiyo import Blueprints, Rules, SignalTracker
+from esper.tamiyo import Rules, SignalTracker
+from esper.tamiyo.observe.masks import Blueprints
 
 BLUEPRINTS = {Topology.MAP2D: ("norm", "conv_light", "conv_heavy"), Topology.TOKENS: ("norm", "mlp")}
 COSTS = {"norm": 16, "conv_light": 600, "conv_heavy": 1200, "mlp": 800}
@@ -127,4 +128,3 @@ def report_streams(draw: st.DrawFn, length: int = 6, blueprints: Blueprints = BL
         others: dict[str, Any] = {"epoch": epoch, "budget": budget, "verdicts": verdicts, "interactions": pairs}
         stream.append(report(*seeds, **figures, **rates, **counts, **others))
     return stream
-

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.leyline import ConfigError, EpochReport, UnknownNameError, from_mapping, to_toml
-from esper.tamiyo import CONTROLLERS, Controller, HeuristicConfig, RandomConfig, Rules, make, random_stream, register
+from esper.tamiyo import CONTROLLERS, Controller, HeuristicConfig, RandomConfig, Rules, make
+from esper.tamiyo.controllers.controller import random_stream, register
 from tests.tamiyo.samples import report_streams, tracker
 from tests.tamiyo.simulator import World, play
 

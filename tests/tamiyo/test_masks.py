@@ -34,7 +34,8 @@ from esper.leyline import (
     from_mapping,
     matters,
 )
-from esper.tamiyo import Masks, Rules, choose
+from esper.tamiyo import Masks, Rules
+from esper.tamiyo.observe.masks import choose
 from tests.tamiyo.samples import BLUEPRINTS, SLOTS, STAGES, report, report_streams, seed, verdict
 
 NAMES = ("conv_heavy", "conv_light", "mlp", "norm")
@@ -172,7 +173,7 @@ def test_what_the_heads_can_reach_is_exactly_what_is_legal(moment: EpochReport) 
 
 
 @given(stream=report_streams(length=1), draws=st.randoms(use_true_random=False))
-def test_choosing_by_lot_head_by_head_is_always_legal_and_survives_indices(stream: list[EpochReport], draws: random.Random) -> None:
+def test_a_random_choice_head_by_head_is_always_legal_and_survives_indices(stream: list[EpochReport], draws: random.Random) -> None:
     masks = Masks(stream[0], Rules(), BLUEPRINTS)
     decision = choose(masks, lambda head, mask: draws.choice(np.flatnonzero(mask).tolist()))
     masks.check(decision)

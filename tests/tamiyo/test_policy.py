@@ -180,7 +180,7 @@ def test_slots_that_do_not_exist_change_nothing():
     assert torch.allclose(alone.value, among.value, atol=1e-5)
 
 
-def test_slots_in_another_order_have_the_same_chances_in_that_order():
+def test_slots_in_another_order_have_the_same_probabilities_in_that_order():
     made, batch = lively(), hosts(4, 5)
     order = torch.tensor([3, 0, 4, 1, 2])
     turned = replace(

@@ -18,7 +18,7 @@ from esper.tamiyo.policy.prior import Prior, Share
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitConfig:
-    """Nothing to set."""
+    """The controller that waits has nothing to set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Wait:
     name: str = "wait"
 
     def start(self, seed: int) -> State:
-        """Nothing to remember."""
+        """An empty state: there is nothing to remember."""
         return {}
 
     def decide(self, observation: Observation, state: State) -> tuple[Decision, State]:

@@ -41,7 +41,7 @@ class Controller(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerKind:
-    """One entry of the register."""
+    """A kind of controller that can be made by its name."""
 
     name: str
     config: type[DataclassInstance]

@@ -33,9 +33,9 @@ class ObservationBatch:
     """
 
     host: Tensor
-    """float [..., H]."""
+    """float [..., H]: the host fields, in the order of OBSERVATION.host_fields."""
     slots: Tensor
-    """float [..., S, F]."""
+    """float [..., S, F]: the slot fields, in the order of OBSERVATION.slot_fields."""
     blueprints: Tensor
     """int64 [..., S]: NO_BLUEPRINT, or 1 + the place of the seed's blueprint in the policy's list."""
     exists: Tensor
@@ -99,12 +99,12 @@ class ObservationBatch:
 
     @property
     def shape(self) -> torch.Size:
-        """[hosts] or [hosts, steps]."""
+        """What stands for `...` in every tensor: [hosts] or [hosts, steps]."""
         return self.host.shape[:-1]
 
     @property
     def slot_count(self) -> int:
-        """S."""
+        """S, the slots of the host that has most of them; at least 1."""
         return self.slots.shape[-2]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> ObservationBatch:
@@ -112,15 +112,15 @@ class ObservationBatch:
         return ObservationBatch(**{field.name: change(getattr(self, field.name)) for field in fields(self)})
 
     def __getitem__(self, index: Index) -> ObservationBatch:
-        """Some of the hosts, or steps."""
+        """The part of the batch at an index of hosts, or of hosts and steps."""
         return self.map(lambda tensor: tensor[index])
 
     def to(self, device: torch.device | str) -> ObservationBatch:
-        """The same on another device."""
+        """The same batch on another device."""
         return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor by its name."""
+        """Every tensor by the name of its field."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 

@@ -43,22 +43,25 @@ HEAD_OP_PAIRS: tuple[tuple[Head, Op], ...] = tuple((head, op) for head in VALUE_
 
 MOST_VALUES = max(len(HEAD_VALUES[head]) for head in VALUE_HEADS if head in HEAD_VALUES)
 
+FORCED_ACTS = 0.5
+"""Acts in an episode that exploration may bring about by itself; see `Exploration.for_budget`."""
+
 Share = Annotated[float, Range(0.0, 0.5)]
 
 
 def choice_size(head: Head, blueprints: int) -> int:
-    """Values of a choice."""
+    """How many values a head has that is chosen last, in a policy with so many blueprints."""
     return blueprints if head is Head.BLUEPRINT else len(HEAD_VALUES[head])
 
 
 def choice_width(blueprints: int) -> int:
-    """Values of the largest choice; the others are padded to it."""
+    """K: the values of the largest of the heads that are chosen last; the others are padded to it."""
     return max(blueprints, MOST_VALUES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploration:
-    """A small chance for every legal value: pi' = (1 - k eps) pi + eps over the k legal values of a head.
+    """A small probability for every legal value: pi' = (1 - k eps) pi + eps over the k legal values of a head.
 
     Values that the policy has given up are still drawn now and then, and so can prove themselves. It belongs to training: what was
     drawn with it must be scored with it.
@@ -67,18 +70,18 @@ class Exploration:
     op: Share = 0.0
     """eps of the op head; see `for_budget`."""
     choices: Share = 0.01
-    """eps of every other head."""
+    """eps of each of the other seven heads."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
 
     @classmethod
-    def for_budget(cls, steps: int, forced_acts: float = 0.5, choices: float = 0.01) -> Exploration:
-        """For episodes of at most so many steps: at most `forced_acts` acts other than WAIT are expected that the policy did not want."""
-        return cls(op=forced_acts / (steps * (len(Op) - 1)), choices=choices)
+    def for_budget(cls, steps: int) -> Exploration:
+        """For episodes of at most so many steps: at most FORCED_ACTS acts other than WAIT are expected that the policy did not want."""
+        return cls(op=FORCED_ACTS / (steps * (len(Op) - 1)))
 
     def mix(self, head: Head, log_p: Tensor, mask: Tensor) -> Tensor:
-        """log pi' of log pi [..., values]. At most half of the chances is given away, however many values are legal.
+        """log pi' of log pi [..., values]. At most half of the probability is given away, however many values are legal.
 
         All choices are mixed at once, as Head.BLUEPRINT.
         """
@@ -87,7 +90,7 @@ class Exploration:
             return log_p
         legal = mask.sum(dim=-1, keepdim=True).clamp(min=1)
         share = (0.5 / legal.to(log_p.dtype)).clamp(max=eps)
-        # No chance is below eps, so the logarithm loses nothing by being taken last, and its gradient stays finite.
+        # No probability is below eps, so the logarithm loses nothing by being taken last, and its gradient stays finite.
         return (log_p.exp() * (1.0 - legal * share) + share).log().masked_fill(~mask, ILLEGAL)
 
 
@@ -101,14 +104,14 @@ def masked_log_softmax(logits: Tensor, mask: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HeadLogits:
-    """What the network says. S: slots; P: HEAD_OP_PAIRS; K: choice_width."""
+    """The network's logits in every context. S: slots; P: HEAD_OP_PAIRS; K: choice_width."""
 
     op: Tensor
-    """[..., 6]."""
+    """[..., 6]: of each op."""
     slot: Tensor
-    """[..., 6, S]."""
+    """[..., 6, S]: of each slot, given the op."""
     choices: Tensor
-    """[..., S, P, K]; whatever stands behind a head's own values is not read."""
+    """[..., S, P, K]: of each value of a head that is chosen last, given slot and op; what is padded to K is not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -136,7 +139,10 @@ class Scores:
 
 
 class Block:
-    """Heads that are drawn together: logits [..., C, K] of their contexts C, and what is legal.
+    """Heads that are drawn together: logits [..., C, K] of their contexts C, legal values [..., C, K], reachable contexts [..., C].
+
+    A context is reachable if legal choices of the heads before lead to it, and if the heads matter in it. The contexts of the choices
+    are pairs of slot and HEAD_OP_PAIRS, the pairs running fastest: C = S * P.
 
     Worked out in double precision: the log-probability of an action is a sum of up to eight, and the ratio of two of them is to be 1
     within 1e-6 when nothing has changed.
@@ -251,8 +257,8 @@ class ActionDistribution:
         Its gradient with respect to a head's logits is policy minus prior, which does not vanish however far apart they are.
         """
         parts, counts = [], []
-        for block, chances, entropy in zip(self._blocks, prior.chances, prior.negative_entropies, strict=True):
-            parts.append(torch.where(block.reachable, entropy - (chances * block.log_p).sum(dim=-1), 0.0))
+        for block, p, entropy in zip(self._blocks, prior.probabilities, prior.negative_entropies, strict=True):
+            parts.append(torch.where(block.reachable, entropy - (p * block.log_p).sum(dim=-1), 0.0))
             counts.append(block.reachable.double())
         return self._by_head(*parts) / self._by_head(*counts).clamp(min=1.0)
 
@@ -268,7 +274,7 @@ class ActionDistribution:
         return self._by_head(*parts) / total.clamp(min=1.0), total > 0.0
 
     def op_probabilities(self) -> Tensor:
-        """[..., 6]: the policy's own chance of each op."""
+        """[..., 6]: the policy's own probability of each op."""
         return self.op.log_p.squeeze(-2).exp()
 
     @property
@@ -337,7 +343,7 @@ def _choice_mask(blueprint_mask: Tensor, width: int) -> Tensor:
 
 
 def _inverse_cdf(log_p: Tensor, uniform: Tensor) -> Tensor:
-    """int64 [...]: the first value at which the summed chances exceed the uniform number. One of chance 0 is never drawn."""
+    """int64 [...]: the first value at which the summed probabilities exceed the uniform number; never one of probability 0."""
     summed = log_p.exp().cumsum(dim=-1)
     total = summed[..., -1:]
     # Rounding may bring the product up to the total, which no sum exceeds.

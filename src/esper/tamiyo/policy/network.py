@@ -35,7 +35,7 @@ HIDDEN_GAIN, HEAD_GAIN, VALUE_GAIN = math.sqrt(2.0), 0.01, 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyConfig:
-    """The size of a policy."""
+    """The sizes of a policy's layers, what it can germinate, and the prior that it starts from."""
 
     blueprints: tuple[str, ...]
     """Names of the blueprints that it can germinate, the values of its blueprint head."""
@@ -207,7 +207,7 @@ class PointerHead(nn.Module):
 
 
 class ValueHead(nn.Module):
-    """The value of a state: a normalised output, and the mean and spread of returns that bring it to the reward's scale.
+    """The value of a state: a normalised output, and the mean and std of returns that bring it to the reward's scale.
 
     PopArt keeps `mean` and `std` near those of the returns and corrects the weights, so that the values stay what they were.
     """
@@ -220,7 +220,7 @@ class ValueHead(nn.Module):
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.output = nn.Linear(hidden, 1)
-        # In double precision: the spread is a small difference of large squares when returns lie far from 0.
+        # In double precision: the std comes from a small difference of large squares when returns lie far from 0.
         self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
         self.register_buffer("std", torch.ones((), dtype=torch.float64))
         self.register_buffer("second_moment", torch.ones((), dtype=torch.float64))

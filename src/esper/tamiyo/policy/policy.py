@@ -34,7 +34,7 @@ from esper.tamiyo.policy.prior_tables import prior_logits
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PolicyState:
-    """What a policy remembers of each host of a batch."""
+    """What a policy remembers of each host of a batch: memory and cell of two LSTMs, each [hosts, hidden]."""
 
     actor: LSTMState
     critic: LSTMState
@@ -78,7 +78,7 @@ class Policy(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device that the weights are on, where batches have to be too."""
         return self.value_head.output.weight.device
 
     def initial_state(self, hosts: int) -> PolicyState:
@@ -98,7 +98,7 @@ class Policy(nn.Module):
     ) -> tuple[Tensor, ActionDistribution, LSTMState]:
         """The actor alone: actions of a batch [hosts], their distribution, and its memory afterwards.
 
-        uniforms: [hosts, 8], what chance has to say (see `heads.uniforms`); None for the likeliest value of each head.
+        uniforms: [hosts, 8] random numbers to draw with (see `heads.uniforms`); None for the likeliest value of each head.
         """
         features, slots, memory = self.actor.step(batch, memory)
         distribution = ActionDistribution(self._logits(features, slots, batch), batch, explore)
@@ -126,7 +126,7 @@ class Policy(nn.Module):
         return Acted(actions=actions, log_prob=log_prob, value=value, state=PolicyState(actor=actor, critic=critic))
 
     def _logits(self, features: Tensor, slots: Tensor, batch: ObservationBatch) -> HeadLogits:
-        """What the heads say, on top of the log-chances of the prior."""
+        """The heads' logits on top of the prior's log-probabilities, from features [..., hidden] and those of the slots [..., S, W]."""
         logits: HeadLogits = self.heads(features, slots)
         if self.config.prior is None:
             return logits
