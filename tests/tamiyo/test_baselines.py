@@ -22,11 +22,14 @@ def test_wait_never_acts() -> None:
 # Random
 
 
-def test_random_depends_on_seed_and_host_alone() -> None:
-    def decisions(seed: int) -> list[Decision]:
-        return [step.decision for step in play(make("random"), random_seed=seed)[1]]
+def test_what_random_decides_depends_on_its_seed_and_on_what_it_sees_alone() -> None:
+    controller = make("random")
+    _, steps = play(controller, random_seed=1)
 
-    assert decisions(1) == decisions(1)
+    def decisions(seed: int) -> list[Decision]:
+        return [controller.decide(step.observation, controller.start(seed))[0] for step in steps]
+
+    assert decisions(1) == [step.decision for step in steps]
     assert decisions(1) != decisions(2)
 
 

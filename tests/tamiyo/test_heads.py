@@ -69,7 +69,7 @@ def test_scores_are_those_of_a_plain_softmax_over_the_heads_that_matter(generato
     batch, logits = some_masks(generator), some_logits(generator)
     all_actions = every_action(batch)
     distribution, actions = expanded(batch, logits, all_actions)
-    scores = distribution.score(actions)
+    scores, best = distribution.score(actions), distribution.likeliest(actions)
     for row in range(0, len(all_actions), max(1, len(all_actions) // 10)):
         probabilities = by_hand(logits, batch, all_actions[row])
         for column, head in enumerate(HEADS):
@@ -80,6 +80,7 @@ def test_scores_are_those_of_a_plain_softmax_over_the_heads_that_matter(generato
                 assert scores.log_probs[row, column].item() == pytest.approx(math.log(own[all_actions[row][column]]), abs=1e-5)
                 assert scores.entropies[row, column].item() == pytest.approx(entropy, abs=1e-5)
                 assert scores.legal[row, column] == len(own)
+                assert own[int(best[row, column])] == max(own.values())
             else:
                 assert scores.log_probs[row, column] == scores.entropies[row, column] == scores.legal[row, column] == 0
     assert torch.equal(scores.log_prob, scores.log_probs.sum(dim=-1))
@@ -155,7 +156,6 @@ def test_fewer_than_one_forced_act_is_expected_in_an_episode(steps):
     explore = Exploration.for_budget(steps)
     forced = 1.0 - explore.mix(Head.OP, never, torch.ones(1, 6, dtype=torch.bool))[0, Op.WAIT].exp().item()
     assert 0.0 < forced * steps < 1.0
-    assert explore.choices == 0.01
 
 
 # Comparing distributions
@@ -197,11 +197,11 @@ def test_the_prior_waits_takes_what_is_ready_and_blends_fully():
     batch = ObservationBatch.padding((2,), SLOTS, BLUEPRINTS)
     for host, ops in enumerate([(Op.GERMINATE, Op.PRUNE), (Op.ADVANCE, Op.PRUNE)]):
         batch.op_mask[host, list(ops)] = True
-    op, _, choices = prior_tables(Prior(), batch).probabilities
-    assert op[0, 0].tolist() == pytest.approx([0.9, 0.09, 0.0, 0.0, 0.01, 0.0])
-    assert op[1, 0].tolist() == pytest.approx([0.5, 0.0, 0.45, 0.0, 0.05, 0.0])
+    op, _, choices = prior_tables(Prior(wait=0.8, wait_when_ready=0.4, prune=0.1, full_influence=0.4), batch).probabilities
+    assert op[0, 0].tolist() == pytest.approx([0.8, 0.18, 0.0, 0.0, 0.02, 0.0])
+    assert op[1, 0].tolist() == pytest.approx([0.4, 0.0, 0.54, 0.0, 0.06, 0.0])
     target = choices[0, HEAD_OP_PAIRS.index((Head.ALPHA_TARGET, Op.GERMINATE))].tolist()
-    assert target[:4] == pytest.approx([0.1, 0.1, 0.1, 0.7])
+    assert target[:4] == pytest.approx([0.2, 0.2, 0.2, 0.4])
     assert target[4:] == [0.0] * (len(target) - 4), "padding"
 
 

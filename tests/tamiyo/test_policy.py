@@ -318,14 +318,6 @@ def test_actor_and_critic_share_nothing():
     assert not touched & {name for name, parameter in made.named_parameters() if parameter.grad is not None}
 
 
-def test_no_weight_depends_on_the_number_of_slots():
-    made, episodes = policy(), [hosts(2, slots) for slots in (1, 8)]
-    shapes = {name: tensor.shape for name, tensor in made.state_dict().items()}
-    for batch in episodes:
-        made.act(batch, made.initial_state(2), None)
-    assert {name: tensor.shape for name, tensor in made.state_dict().items()} == shapes
-
-
 def test_new_heads_are_nearly_uniform_and_the_value_is_not_nearly_constant():
     made, batch = Policy(PolicyConfig(blueprints=NAMES)), hosts(64)
     _, distribution, _ = made.choose(batch, made.initial_state(64).actor, None)

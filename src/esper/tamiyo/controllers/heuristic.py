@@ -145,12 +145,8 @@ class Candidate:
     blueprint: str
     gain: float
     rent: float
-    optimism: float
-
-    @property
-    def value(self) -> float:
-        """What could be left after rent if it does well."""
-        return self.optimism * self.gain - self.rent
+    value: float
+    """What could be left after rent if it does well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +330,7 @@ class _View:
                 # However well seeds have done so far, there is no more to gain than the error that is left.
                 gain = min(gain, self._lasting_error())
                 rent = self._rent(report.parameters + cost) - self._rent(report.parameters)
-                yield Candidate(slot=seed.slot, blueprint=name, gain=gain, rent=rent, optimism=config.optimism)
+                yield Candidate(slot=seed.slot, blueprint=name, gain=gain, rent=rent, value=config.optimism * gain - rent)
 
     def _lasting_error(self) -> float:
         """Error in points that is left after the progress which the host is trusted to make by itself."""

@@ -42,6 +42,7 @@ HEAD_OP_PAIRS: tuple[tuple[Head, Op], ...] = tuple((head, op) for head in VALUE_
 """Each choice with each op for which it matters: with the slots, the contexts of the choices."""
 
 MOST_VALUES = max(len(HEAD_VALUES[head]) for head in VALUE_HEADS if head in HEAD_VALUES)
+"""Values of the largest of these heads but for the blueprint, which has as many as there are blueprints."""
 
 FORCED_ACTS = 0.5
 """Acts in an episode that exploration may bring about by itself; see `Exploration.for_budget`."""
