@@ -142,7 +142,7 @@ class Script:
     name: str
     choose: Callable[[Observation], Decision]
 
-    def start(self, host: int, slots: tuple[str, ...], seed: int) -> State:
+    def start(self, seed: int) -> State:
         return {}
 
     def decide(self, observation: Observation, state: State) -> tuple[Decision, State]:
@@ -274,7 +274,7 @@ def simulate(controller: Controller, world: World, random_seed: int = 0, kind: t
     host = kind(world, random_seed)
     names = tuple(each.slot for each in host.seeds)
     tracker = SignalTracker(names, BLUEPRINTS, dict.fromkeys(names, COSTS), Rules(), host.lifecycle)
-    state = controller.start(random_seed, names, seed=7)
+    state = controller.start(random_seed)
     report, steps = host.run_epoch(), []
     for _ in range(world.budget):
         observation = tracker.observe(report)

@@ -96,7 +96,7 @@ class Plan:
     def __init__(self, plan: dict[int, Decision]) -> None:
         self.plan = plan
 
-    def start(self, host: int, slots: tuple[str, ...], seed: int) -> dict[str, Any]:
+    def start(self, seed: int) -> dict[str, Any]:
         return {}
 
     def decide(self, observation: Any, state: dict[str, Any]) -> tuple[Decision, dict[str, Any]]:
@@ -313,14 +313,19 @@ def test_a_policy_that_is_given_no_losses_says_so_once(digits, policy_file):
     assert len(caught) == 1
 
 
-def test_a_policy_that_does_not_know_what_could_grow_is_refused(digits, policy_file):
+def test_a_policy_works_on_where_a_blueprint_was_registered_after_it_was_made_and_says_so_once(digits, policy_file):
     @esper.blueprint("mirror", Topology.MAP2D, purpose="a convolution")
     def mirror(shape: esper.SlotShape) -> nn.Module:
         return nn.Conv2d(shape.width, shape.width, 1)
 
     try:
-        with pytest.raises(PolicyError, match="without the blueprint 'mirror'"):
-            Loop(digits, policy_file)
+        with pytest.warns(UserWarning, match=r"policy\.safetensors: the policy will not grow mirror \(unknown to it\)$") as caught:
+            loop = Loop(digits, policy_file, epochs=8, images=64)
+        assert len(caught) == 1
+        loop.gardener.evaluate = losses(loop)
+        told = decisions(loop.run(8, train_loss=1.0, train_accuracy=60.0).gardener)
+        assert any("GERMINATE" in line for line in told)
+        assert not any("mirror" in line for line in told)
     finally:
         unregister("mirror", Topology.MAP2D)
 

@@ -16,7 +16,7 @@ from esper.leyline.errors import CheckpointError
 from esper.leyline.events import PolicyUpdated, RunFinished, RunStarted
 from esper.nissa import Hub
 from esper.simic.learning.dataset import read_dataset
-from esper.simic.learning.imitation import agreement, likeliest, op_weights, weighted_negative_log_likelihood
+from esper.simic.learning.imitation import agreement, op_weights, weighted_negative_log_likelihood
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.learning.ppo_metrics import mean_of
 from esper.simic.runs.offline import OfflineRun
@@ -82,8 +82,8 @@ def test_the_likeliest_values_are_those_that_no_other_beats(clone: tuple[Offline
     chosen = distribution.mode()
     scores = distribution.score(chosen)
     # Given its own op and slot, a distribution's mode is the likeliest value of every head.
-    assert ((likeliest(distribution, chosen) == chosen) | ~scores.matters).all()
-    best = distribution.score(torch.where(scores.matters, likeliest(distribution, chosen), chosen)).log_prob
+    assert ((distribution.likeliest(chosen) == chosen) | ~scores.matters).all()
+    best = distribution.score(torch.where(scores.matters, distribution.likeliest(chosen), chosen)).log_prob
     drawn = distribution.sample(torch.rand(*chosen.shape, generator=torch.Generator().manual_seed(0)))
     same = (drawn[..., :2] == chosen[..., :2]).all(dim=-1)
     assert (best >= distribution.score(drawn).log_prob)[same].all()
@@ -115,7 +115,7 @@ def test_the_critic_predicts_what_was_earned_on_its_own_scale(tmp_path: Path) ->
     assert int(head.updates) == 1
     assert summary["study"]["agreement"]["explained_variance"] > 0.9
     with torch.no_grad():
-        values = study.policy.evaluate(study.held_out.batch, study.held_out.actions).value
+        values = head.denormalise(study.policy.normalised_values(study.held_out.batch))
     assert torch.allclose(values, study.held_out.returns(1.0), atol=40.0)
 
 

@@ -14,7 +14,7 @@ from esper.leyline.errors import ConfigError, RunError
 from esper.simic.growth.recording import FOLDER, EpisodeRecorder, read_episodes
 from esper.simic.learning.dataset import EpisodeDataset, allowed, read_dataset, returns_to_go, split, stack
 from esper.tamiyo import Observation
-from esper.tamiyo.policy.batch import HEADS, action_of
+from esper.tamiyo.policy.batch import HEADS
 from tests.simic.recordings import first_observation, germinate, place, record, rewrite, summary_of, waiting, write_run
 
 
@@ -48,7 +48,7 @@ def test_what_was_recorded_comes_back_bit_for_bit(tmp_path: Path) -> None:
         assert np.array_equal(episode.batch.op_mask[row].numpy(), seen.masks.ops())
         assert np.array_equal(episode.batch.slot_mask[row].numpy(), seen.masks.slot_mask)
         assert np.array_equal(episode.batch.blueprint_mask[row].numpy(), seen.masks.blueprint_mask)
-        assert tuple(episode.actions[row].tolist()) == action_of(seen.masks, decision, blueprints)
+        assert tuple(episode.actions[row].tolist()) == seen.masks.indices(decision)
 
 
 def test_a_full_disk_is_a_run_error_and_leaves_the_episode_before(tmp_path: Path) -> None:

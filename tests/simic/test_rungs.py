@@ -146,9 +146,10 @@ def test_replayed_log_probs_are_the_recorded_ones_and_the_first_ratio_is_one(upd
     train(learner, problem, updates, explore)
     rollout = play(learner.policy, problem, 5, explore)
     with torch.no_grad():
-        replayed = learner.policy.evaluate(rollout.batch, rollout.actions, explore)
-    assert (replayed.log_prob - rollout.log_prob).abs().max() < 1e-6
-    assert (replayed.value - rollout.value).abs().max() < 1e-5
+        log_prob = learner.policy.replay(rollout.batch, explore).score(rollout.actions).log_prob
+        value = learner.policy.value_head.denormalise(learner.policy.normalised_values(rollout.batch))
+    assert (log_prob - rollout.log_prob).abs().max() < 1e-6
+    assert (value - rollout.value).abs().max() < 1e-5
     assert learner.update(rollout).policy.ratio_error < 1e-6
 
 
@@ -173,8 +174,8 @@ def test_the_penalty_keeps_its_gradient_however_far_a_head_has_collapsed(head, g
     distance = distribution.distance_from(prior_tables(Prior(), batch))[0, HEADS.index(head)]
     (gradient,) = torch.autograd.grad(distance, logits[head], retain_graph=True)
     assert gradient.abs().max() > 0.1
-    table = distribution.tables[head]
-    entropy = -(table.log_p.exp() * table.log_p).sum(dim=-1)[table.reachable].sum()
+    block = {Head.OP: distribution.op, Head.SLOT: distribution.slot}.get(head, distribution.choices)
+    entropy = -(block.log_p.exp() * block.log_p).sum(dim=-1)[block.reachable].sum()
     (vanishing,) = torch.autograd.grad(entropy, logits[head])
     assert vanishing.abs().max() < gap * torch.tensor(-gap).exp() * 10, "what an entropy bonus has left to pull with"
 

@@ -1,4 +1,4 @@
-"""Every legal action of a host, and the chances of each head worked out in plain Python: what distributions are held against."""
+"""Every legal action of a host, and the probabilities of each head worked out in plain Python: what distributions are held against."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def softmax(logits: list[float], legal: list[int]) -> dict[int, float]:
 
 
 def by_hand(logits: Logits, batch: ObservationBatch, action: tuple[int, ...]) -> dict[Head, dict[int, float]]:
-    """The chances of the legal values of each head that matters for an action of one host."""
+    """The probabilities of the legal values of each head that matters for an action of one host."""
     op, slot = action[0], action[1]
     found = {}
     for head in HEADS_FOR_OP[Op(op)]:

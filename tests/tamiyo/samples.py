@@ -11,6 +11,7 @@ from esper.leyline.actions import Style
 from esper.leyline.reports import EpochReport, Gate, GateVerdict, GradientStats, LifecycleConfig, SeedReport, Topology
 from esper.leyline.stages import BLENDED, OCCUPIED, Stage
 from esper.tamiyo import Rules, SignalTracker
+from esper.tamiyo.observe.masks import Blueprints
 
 BLUEPRINTS = {Topology.MAP2D: ("norm", "conv_light", "conv_heavy"), Topology.TOKENS: ("norm", "mlp")}
 COSTS = {"norm": 16, "conv_light": 600, "conv_heavy": 1200, "mlp": 800}
@@ -86,7 +87,7 @@ def gradient_stats(draw: st.DrawFn) -> GradientStats:
 
 
 @st.composite
-def seed_reports(draw: st.DrawFn, slot: str) -> SeedReport:
+def seed_reports(draw: st.DrawFn, slot: str, blueprints: Blueprints) -> SeedReport:
     """A seed at any stage with any figures that its stage allows."""
     stage = draw(st.sampled_from(STAGES))
     topology = draw(st.sampled_from([Topology.MAP2D, Topology.TOKENS]))
@@ -94,7 +95,7 @@ def seed_reports(draw: st.DrawFn, slot: str) -> SeedReport:
     fields: dict[str, Any] = {"previous_stage": draw(st.sampled_from(list(Stage))), "epochs_in_stage": epochs, "topology": topology}
     fields |= {"age": epochs + draw(st.integers(0, 30)), "width": draw(st.integers(1, 4096)), "position": draw(st.floats(0.0, 1.0))}
     if stage in OCCUPIED:
-        fields |= {"blueprint": draw(st.sampled_from(BLUEPRINTS[topology])), "style": draw(st.sampled_from(Style))}
+        fields |= {"blueprint": draw(st.sampled_from(blueprints[topology])), "style": draw(st.sampled_from(Style))}
         fields |= {"gradients": draw(st.none() | gradient_stats()), "gradient_ratio": draw(st.none() | st.floats(0.0, 10.0))}
         fields |= {"parameters": draw(st.integers(0, 10**7)), "finite": draw(st.booleans())}
     if stage is Stage.TRAINING:
@@ -111,14 +112,14 @@ def seed_reports(draw: st.DrawFn, slot: str) -> SeedReport:
 
 
 @st.composite
-def report_streams(draw: st.DrawFn, length: int = 6) -> list[EpochReport]:
+def report_streams(draw: st.DrawFn, length: int = 6, blueprints: Blueprints = BLUEPRINTS) -> list[EpochReport]:
     """Reports of consecutive epochs. Each is possible by itself; they need not follow from one another, nor from any decision."""
     slots = SLOTS[: draw(st.integers(0, 3))]
     budget = draw(st.integers(length, 40))
     first = draw(st.integers(1, budget - length + 1))
     stream = []
     for epoch in range(first, first + draw(st.integers(1, length))):
-        seeds = [draw(seed_reports(slot)) for slot in slots]
+        seeds = [draw(seed_reports(slot, blueprints)) for slot in slots]
         names = ("train_loss", "train_accuracy", "val_loss", "val_accuracy", "harvest_loss", "harvest_accuracy")
         figures: dict[str, Any] = {name: draw(anything) for name in names} | {"val_error": draw(st.none() | st.floats(0.001, 50.0))}
         verdicts = tuple(verdict(each, draw(st.booleans())) for each in seeds)
@@ -128,4 +129,3 @@ def report_streams(draw: st.DrawFn, length: int = 6) -> list[EpochReport]:
         others: dict[str, Any] = {"epoch": epoch, "budget": budget, "verdicts": verdicts, "interactions": pairs}
         stream.append(report(*seeds, **figures, **rates, **counts, **others))
     return stream
-

@@ -236,7 +236,7 @@ def play(
     host = SimulatedHost(world or World(), random_seed)
     names = tuple(each.slot for each in host.seeds)
     tracker = SignalTracker(names, BLUEPRINTS, dict.fromkeys(names, COSTS), rules or Rules(), host.lifecycle)
-    state = controller.start(random_seed, names, seed=7)
+    state = controller.start(random_seed)
     steps = []
     for _ in range(host.world.budget):
         observation = tracker.observe(host.run_epoch())

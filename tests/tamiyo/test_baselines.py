@@ -1,4 +1,4 @@
-"""The baselines: waiting, drawing by lot, and the calendar."""
+"""The baselines: waiting, deciding at random, and the calendar."""
 
 from __future__ import annotations
 
@@ -24,25 +24,28 @@ def test_wait_never_acts() -> None:
 # Random
 
 
-def test_random_depends_on_seed_and_host_alone() -> None:
-    def decisions(seed: int) -> list[Decision]:
-        return [step.decision for step in play(make("random"), random_seed=seed)[1]]
+def test_what_random_decides_depends_on_its_seed_and_on_what_it_sees_alone() -> None:
+    controller = make("random")
+    _, steps = play(controller, random_seed=1)
 
-    assert decisions(1) == decisions(1)
+    def decisions(seed: int) -> list[Decision]:
+        return [controller.decide(step.observation, controller.start(seed))[0] for step in steps]
+
+    assert decisions(1) == [step.decision for step in steps]
     assert decisions(1) != decisions(2)
 
 
-def chance_of_a_fossil(config: RandomConfig, world: World, episodes: int) -> float:
+def share_with_a_fossil(config: RandomConfig, world: World, episodes: int) -> float:
     return sum(fossils(play(make("random", config), world, random_seed=i)[0]) > 0 for i in range(episodes)) / episodes
 
 
 def test_under_the_exploration_prior_a_fossil_in_an_episode_is_common_enough_to_learn_from() -> None:
-    chance = chance_of_a_fossil(RandomConfig(wait=0.9), World(), 150)
-    assert chance > 0.2, f"chance of a fossil in 25 epochs is {chance:.0%}: there would be little to learn from"
+    share = share_with_a_fossil(RandomConfig(wait=0.9), World(), 150)
+    assert share > 0.2, f"{share:.0%} of episodes of 25 epochs end with a fossil: there would be little to learn from"
 
 
 def test_without_auto_advance_and_with_uniform_ops_a_fossil_is_rare() -> None:
-    assert chance_of_a_fossil(RandomConfig(uniform=True), World(auto_advance=False), 60) < 0.2
+    assert share_with_a_fossil(RandomConfig(uniform=True), World(auto_advance=False), 60) < 0.2
 
 
 def test_the_random_baseline_grows_something_in_most_episodes_and_uses_every_op() -> None:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from esper.leyline.config import from_mapping, to_toml
 from esper.leyline.errors import ConfigError, UnknownNameError
 from esper.leyline.reports import EpochReport
-from esper.tamiyo import CONTROLLERS, Controller, HeuristicConfig, RandomConfig, Rules, make, random_stream, register
+from esper.tamiyo import CONTROLLERS, Controller, HeuristicConfig, RandomConfig, Rules, make
+from esper.tamiyo.controllers.controller import random_stream, register
 from tests.tamiyo.samples import report_streams, tracker
 from tests.tamiyo.simulator import World, play
 
@@ -58,7 +59,7 @@ def test_every_decision_is_legal_and_a_function_of_observation_and_state(
 ) -> None:
     controller = make(name, FITTING.get(name))
     slots = tuple(each.slot for each in stream[0].seeds)
-    watching, state = tracker(slots, Rules(max_seeds=limit)), controller.start(0, slots, seed)
+    watching, state = tracker(slots, Rules(max_seeds=limit)), controller.start(seed)
     for moment in stream:
         seen, before = watching.observe(moment), copy.deepcopy(state)
         decision, after = controller.decide(seen, state)
@@ -87,8 +88,8 @@ def test_no_controller_touches_the_global_random_numbers(name: str) -> None:
     assert (random.getstate(), str(np.random.get_state())) == before
 
 
-def test_random_streams_differ_by_seed_host_epoch_and_name_and_repeat_otherwise() -> None:
-    arguments: list[tuple[int, int, int, str]] = [(0, 0, 1, "a"), (1, 0, 1, "a"), (0, 1, 1, "a"), (0, 0, 2, "a"), (0, 0, 1, "b")]
+def test_random_streams_differ_by_name_and_by_each_number_and_repeat_otherwise() -> None:
+    arguments: list[tuple[str, int, int, int]] = [("a", 0, 0, 1), ("a", 1, 0, 1), ("a", 0, 1, 1), ("a", 0, 0, 2), ("b", 0, 0, 1)]
     drawn = [random_stream(*each).integers(2**62).item() for each in arguments]
     assert len(set(drawn)) == len(arguments)
     assert drawn == [random_stream(*each).integers(2**62).item() for each in arguments]

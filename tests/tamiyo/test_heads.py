@@ -58,7 +58,7 @@ explorations = st.sampled_from([None, Exploration(op=0.01, choices=0.02), Explor
 
 
 @given(seeds, explorations)
-def test_the_chances_of_all_legal_actions_sum_to_one(generator, explore):
+def test_the_probabilities_of_all_legal_actions_sum_to_one(generator, explore):
     batch, logits = some_masks(generator), some_logits(generator)
     distribution, actions = expanded(batch, logits, every_action(batch), explore)
     assert distribution.score(actions).log_prob.double().exp().sum().item() == pytest.approx(1.0, abs=1e-5)
@@ -69,17 +69,18 @@ def test_scores_are_those_of_a_plain_softmax_over_the_heads_that_matter(generato
     batch, logits = some_masks(generator), some_logits(generator)
     all_actions = every_action(batch)
     distribution, actions = expanded(batch, logits, all_actions)
-    scores = distribution.score(actions)
+    scores, best = distribution.score(actions), distribution.likeliest(actions)
     for row in range(0, len(all_actions), max(1, len(all_actions) // 10)):
-        chances = by_hand(logits, batch, all_actions[row])
+        probabilities = by_hand(logits, batch, all_actions[row])
         for column, head in enumerate(HEADS):
-            assert scores.matters[row, column] == (head in chances)
-            if head in chances:
-                own = chances[head]
+            assert scores.matters[row, column] == (head in probabilities)
+            if head in probabilities:
+                own = probabilities[head]
                 entropy = -sum(p * math.log(p) for p in own.values() if p > 0.0)
                 assert scores.log_probs[row, column].item() == pytest.approx(math.log(own[all_actions[row][column]]), abs=1e-5)
                 assert scores.entropies[row, column].item() == pytest.approx(entropy, abs=1e-5)
                 assert scores.legal[row, column] == len(own)
+                assert own[int(best[row, column])] == max(own.values())
             else:
                 assert scores.log_probs[row, column] == scores.entropies[row, column] == scores.legal[row, column] == 0
     assert torch.equal(scores.log_prob, scores.log_probs.sum(dim=-1))
@@ -128,7 +129,7 @@ def test_what_a_host_draws_depends_on_seed_host_and_step_alone():
 # Exploration
 
 
-def test_exploration_mixes_in_the_same_chance_for_every_legal_value():
+def test_exploration_mixes_in_the_same_probability_for_every_legal_value():
     log_p = torch.tensor([0.7, 0.2, 0.1]).log()
     mixed = Exploration(choices=0.05).mix(Head.STYLE, log_p, torch.tensor([True, True, True])).exp()
     assert mixed.tolist() == pytest.approx([0.85 * 0.7 + 0.05, 0.85 * 0.2 + 0.05, 0.85 * 0.1 + 0.05])
@@ -155,7 +156,6 @@ def test_fewer_than_one_forced_act_is_expected_in_an_episode(steps):
     explore = Exploration.for_budget(steps)
     forced = 1.0 - explore.mix(Head.OP, never, torch.ones(1, 6, dtype=torch.bool))[0, Op.WAIT].exp().item()
     assert 0.0 < forced * steps < 1.0
-    assert explore.choices == 0.01
 
 
 # Comparing distributions
@@ -184,11 +184,11 @@ def test_distance_from_the_prior_is_the_mean_over_the_contexts_in_which_a_head_c
         contexts = {action[:known]: action for action in every_action(batch) if matters(head, Op(action[0]))}
         distances = []
         for action in contexts.values():
-            chances = by_hand(logits, batch, action)[head]
+            probabilities = by_hand(logits, batch, action)[head]
             mask = torch.zeros(1, len(Op) if head is Head.OP else SLOTS if head is Head.SLOT else SIZES[head], dtype=torch.bool)
-            mask[0, list(chances)] = True
+            mask[0, list(probabilities)] = True
             prior = Prior().probabilities(head, mask.numpy())[0]
-            distances.append(sum(prior[i] * math.log(prior[i] / p) for i, p in chances.items() if prior[i] > 0.0))
+            distances.append(sum(prior[i] * math.log(prior[i] / p) for i, p in probabilities.items() if prior[i] > 0.0))
         expected = sum(distances) / len(distances) if distances else 0.0
         assert found[column].item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
@@ -197,11 +197,11 @@ def test_the_prior_waits_takes_what_is_ready_and_blends_fully():
     batch = ObservationBatch.padding((2,), SLOTS, BLUEPRINTS)
     for host, ops in enumerate([(Op.GERMINATE, Op.PRUNE), (Op.ADVANCE, Op.PRUNE)]):
         batch.op_mask[host, list(ops)] = True
-    op, _, choices = prior_tables(Prior(), batch).chances
-    assert op[0, 0].tolist() == pytest.approx([0.9, 0.09, 0.0, 0.0, 0.01, 0.0])
-    assert op[1, 0].tolist() == pytest.approx([0.5, 0.0, 0.45, 0.0, 0.05, 0.0])
+    op, _, choices = prior_tables(Prior(wait=0.8, wait_when_ready=0.4, prune=0.1, full_influence=0.4), batch).probabilities
+    assert op[0, 0].tolist() == pytest.approx([0.8, 0.18, 0.0, 0.0, 0.02, 0.0])
+    assert op[1, 0].tolist() == pytest.approx([0.4, 0.0, 0.54, 0.0, 0.06, 0.0])
     target = choices[0, HEAD_OP_PAIRS.index((Head.ALPHA_TARGET, Op.GERMINATE))].tolist()
-    assert target[:4] == pytest.approx([0.1, 0.1, 0.1, 0.7])
+    assert target[:4] == pytest.approx([0.2, 0.2, 0.2, 0.4])
     assert target[4:] == [0.0] * (len(target) - 4), "padding"
 
 
@@ -220,7 +220,7 @@ def test_gaps_are_between_the_first_and_the_second_legal_value(generator):
     gaps, could = ActionDistribution(packed(logits), batch).gaps()
     for column, head in enumerate(HEADS):
         contexts = {a[:2]: a for a in every_action(batch) if matters(head, Op(a[0]))}
-        rows = {str(chances): chances for a in contexts.values() if len(chances := by_hand(logits, batch, a)[head]) > 1}
+        rows = {str(probabilities): probabilities for a in contexts.values() if len(probabilities := by_hand(logits, batch, a)[head]) > 1}
         found = [math.log(top) - math.log(second) for top, second, *_ in (sorted(row.values(), reverse=True) for row in rows.values())]
         assert could[column] == bool(found)
         assert gaps[column].item() == pytest.approx(sum(found) / len(found) if found else 0.0, rel=1e-4, abs=1e-4)

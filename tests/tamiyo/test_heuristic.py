@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.leyline.actions import Decision, Op, Style
+from esper.leyline.codec import to_plain
 from esper.leyline.config import from_mapping
 from esper.leyline.errors import ConfigError
 from esper.leyline.reports import EpochReport, SeedReport
@@ -77,7 +78,7 @@ def decide(
         for i, value in enumerate(values, start=1)
     ]
     seen = [watching.observe(moment) for moment in moments][-1]
-    decision, _ = make("heuristic", replace(PINNED, **config)).decide(seen, (memory or HeuristicMemory()).to_json())
+    decision, _ = make("heuristic", replace(PINNED, **config)).decide(seen, to_plain(memory or HeuristicMemory()))
     seen.masks.check(decision)
     return decision
 
@@ -188,7 +189,7 @@ def test_a_host_that_will_get_there_by_itself_is_left_alone() -> None:
 def test_a_host_that_overfits_does_not_grow() -> None:
     watching = tracker(("r0c0",))
     seen = [watching.observe(report(seed(), train_accuracy=95.0, val_accuracy=60.0, epoch=i)) for i in (1, 2, 3)][-1]
-    decision, _ = make("heuristic", PINNED).decide(seen, HeuristicMemory().to_json())
+    decision, _ = make("heuristic", PINNED).decide(seen, to_plain(HeuristicMemory()))
     assert decision.op is Op.WAIT
     assert "35.0 points above val accuracy" in decision.reason
 
@@ -196,7 +197,7 @@ def test_a_host_that_overfits_does_not_grow() -> None:
 def test_a_host_whose_val_loss_rises_does_not_grow() -> None:
     watching = tracker(("r0c0",))
     seen = [watching.observe(report(seed(), val_loss=1.0 + 0.1 * i, epoch=i)) for i in (1, 2, 3, 4)][-1]
-    decision, _ = make("heuristic", PINNED).decide(seen, HeuristicMemory().to_json())
+    decision, _ = make("heuristic", PINNED).decide(seen, to_plain(HeuristicMemory()))
     assert decision.op is Op.WAIT
     assert decision.reason.startswith("val loss rises by 8.69 times its noise")
 
@@ -312,7 +313,7 @@ def test_a_seed_that_brings_more_from_epoch_to_epoch_is_not_given_up_before_the_
     def after(contributions: list[float], epochs: int) -> Op:
         """What is decided on a seed that has been in HOLDING for so long, with these as its last contributions."""
         watching, held = tracker(("r0c0",)), len(contributions)
-        state, first = HeuristicMemory().to_json(), len(FLAT) - held + 1
+        state, first = to_plain(HeuristicMemory()), len(FLAT) - held + 1
         for step, (worth, accuracy) in enumerate(zip(contributions, FLAT[-held:], strict=True)):
             each = holding(worth, epochs=epochs - held + 1 + step)
             seen = watching.observe(report(each, epoch=first + step, val_accuracy=accuracy, budget=60, passed=False))

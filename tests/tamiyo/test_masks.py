@@ -17,7 +17,8 @@ from esper.leyline.config import from_mapping
 from esper.leyline.errors import BlueprintError, ConfigError, GateError, TransitionError, UnknownNameError
 from esper.leyline.reports import EpochReport, SeedReport, Topology
 from esper.leyline.stages import Stage
-from esper.tamiyo import Masks, Rules, choose
+from esper.tamiyo import Masks, Rules
+from esper.tamiyo.observe.masks import choose
 from tests.tamiyo.samples import BLUEPRINTS, SLOTS, STAGES, report, report_streams, seed, verdict
 
 NAMES = ("conv_heavy", "conv_light", "mlp", "norm")
@@ -155,7 +156,7 @@ def test_what_the_heads_can_reach_is_exactly_what_is_legal(moment: EpochReport) 
 
 
 @given(stream=report_streams(length=1), draws=st.randoms(use_true_random=False))
-def test_choosing_by_lot_head_by_head_is_always_legal_and_survives_indices(stream: list[EpochReport], draws: random.Random) -> None:
+def test_a_random_choice_head_by_head_is_always_legal_and_survives_indices(stream: list[EpochReport], draws: random.Random) -> None:
     masks = Masks(stream[0], Rules(), BLUEPRINTS)
     decision = choose(masks, lambda head, mask: draws.choice(np.flatnonzero(mask).tolist()))
     masks.check(decision)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from esper.leyline.codec import from_plain, to_plain
 from esper.leyline.errors import StateError
 from esper.leyline.stages import Stage
 from esper.tamiyo.controllers.heuristic_memory import HeuristicMemory, Outcome, Trial
@@ -78,6 +79,6 @@ def test_one_lucky_seed_counts_as_twice_the_expected_at_most_and_one_without_exp
 
 def test_memory_goes_through_json_unchanged_and_damage_is_refused() -> None:
     memory = HeuristicMemory(trials=STARTED.trials, outcomes=(outcome("norm", 3, credit=0.1 + 0.2, kept=True),))
-    assert HeuristicMemory.from_json(json.loads(json.dumps(memory.to_json()))) == memory
-    with pytest.raises(StateError, match="heuristic's state cannot be read"):
-        HeuristicMemory.from_json({"trials": [{"slot": "r0c0"}], "outcomes": []})
+    assert from_plain(HeuristicMemory, json.loads(json.dumps(to_plain(memory)))) == memory
+    with pytest.raises(StateError, match="a saved HeuristicMemory cannot be read"):
+        from_plain(HeuristicMemory, {"trials": [{"slot": "r0c0"}], "outcomes": []})

@@ -9,16 +9,22 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from esper.leyline.actions import Decision, Head, Op
-from esper.leyline.errors import ConfigError, PolicyError, UnknownNameError
+from esper.leyline.actions import TEMPOS, Decision, Head, Op
+from esper.leyline.errors import ConfigError, UnknownNameError
+from esper.leyline.observation import NO_BLUEPRINT
+from esper.leyline.reports import LifecycleConfig, Topology
 from esper.leyline.stages import Stage
-from esper.tamiyo.policy.batch import HEADS, ObservationBatch, action_of, decision_of
-from esper.tamiyo.policy.heads import Exploration, uniforms
+from esper.tamiyo import Rules, SignalTracker
+from esper.tamiyo.policy.batch import HEADS, ObservationBatch, decision_of
+from esper.tamiyo.policy.heads import HEAD_OP_PAIRS, ActionDistribution, Exploration, uniforms
 from esper.tamiyo.policy.policy import Policy, PolicyConfig, PolicyState, reset_heads
+from esper.tamiyo.policy.policy_controller import PolicyController
 from esper.tamiyo.policy.prior import Prior
 from esper.tamiyo.policy.prior_tables import prior_tables
-from tests.tamiyo.samples import BLUEPRINTS, report, seed, tracker
+from tests.tamiyo.samples import BLUEPRINTS, report, report_streams, seed, tracker
 
 NAMES = ("conv_heavy", "conv_light", "mlp", "norm")
 CONFIG = PolicyConfig(blueprints=NAMES, hidden=32, slot_width=16)
@@ -63,6 +69,11 @@ def played(made: Policy, episode: ObservationBatch, explore: Exploration | None 
     return tuple(torch.stack(each, dim=1) for each in zip(*found, strict=True))
 
 
+def by_slot(distribution: ActionDistribution) -> torch.Tensor:
+    """[hosts, slots, pairs of head and op, values]: log-probabilities of the heads that are chosen last."""
+    return distribution.choices.log_p.unflatten(-2, (-1, len(HEAD_OP_PAIRS)))
+
+
 # From hosts to tensors and back
 
 
@@ -90,15 +101,52 @@ def test_blueprints_are_matched_by_name_in_both_directions():
         fits = [name for name, fits in zip(names, batch.blueprint_mask[0, slot], strict=True) if fits]
         assert sorted(fits) == sorted(BLUEPRINTS[observed.report.seeds[slot].topology])
     decision = Decision(op=Op.GERMINATE, slot="r0c1", blueprint="conv_heavy", tempo=7)
-    action = action_of(observed.masks, decision, names)
-    assert action[HEADS.index(Head.BLUEPRINT)] == names.index("conv_heavy")
+    action = list(observed.masks.indices(decision))
+    action[HEADS.index(Head.BLUEPRINT)] = names.index("conv_heavy")
     assert decision_of(observed.masks, action, names) == decision
 
 
-def test_a_blueprint_that_the_policy_does_not_know_is_named():
-    observed = tracker().observe(report(*(seed(slot) for slot in ("r0c0", "r0c1", "r0c2"))))
-    with pytest.raises(PolicyError, match="without the blueprint 'conv_heavy'; did you mean 'conv_heavier'"):
-        ObservationBatch.from_observations([observed], ("conv_heavier", "conv_light", "mlp", "norm"))
+def test_what_the_policy_does_not_know_is_masked_and_a_seed_of_it_is_seen_without_its_kind():
+    stranger = seed("r0c0", Stage.HOLDING, blueprint="conv_heavy", contribution=2.0)
+    observed = tracker().observe(report(stranger, seed("r0c1"), seed("r0c2", topology=Topology.TOKENS)))
+    batch = ObservationBatch.from_observations([observed], ("conv_light", "gone"))
+    assert batch.blueprints.tolist() == [[NO_BLUEPRINT] * 3]
+    assert batch.slots[0].tolist() == observed.slots.tolist()
+    assert batch.blueprint_mask[0].tolist() == [[True, False], [True, False], [False, False]]
+    assert batch.slot_mask[0, Op.GERMINATE].tolist() == [False, True, False], "nothing that it knows fits tokens"
+    assert batch.op_mask[0].tolist() == observed.masks.ops().tolist()
+    blind = ObservationBatch.from_observations([observed], ("gone",))
+    expected = observed.masks.ops()
+    expected[Op.GERMINATE] = False
+    assert blind.op_mask[0].tolist() == expected.tolist()
+
+
+POOL = ("alpha", "beta", "gamma", "delta")
+registries = st.fixed_dictionaries(
+    {topology: st.sets(st.sampled_from(POOL), min_size=1).map(lambda names: tuple(sorted(names))) for topology in BLUEPRINTS}
+)
+
+
+@given(data=st.data(), known=st.permutations(POOL), size=st.integers(1, len(POOL)), drawing=st.integers(0, 2**31))
+def test_whatever_is_registered_a_policy_decides_what_is_legal_and_what_it_knows(data, known, size, drawing):
+    names = tuple(known[:size])
+    made = Policy(replace(CONFIG, blueprints=names, hidden=8, slot_width=8), torch.Generator().manual_seed(drawing))
+    made.heads.op.bias.data[Op.GERMINATE] = 5.0
+    seen = []
+    for registry in data.draw(st.lists(registries, min_size=1, max_size=3)):
+        (moment,) = data.draw(report_streams(length=1, blueprints=registry))
+        if data.draw(st.booleans()):  # nothing grows yet, so that something can be started
+            moment = report(*(seed(each.slot, topology=each.topology) for each in moment.seeds))
+        slots = tuple(each.slot for each in moment.seeds)
+        costs = dict.fromkeys(slots, dict.fromkeys(POOL, 10))
+        seen.append(SignalTracker(slots, registry, costs, Rules(), LifecycleConfig()).observe(moment))
+    batch = ObservationBatch.from_observations(seen, names)
+    actions = made.act(batch, made.initial_state(len(seen)), uniforms(drawing, range(len(seen)), 0)).actions.tolist()
+    controller = PolicyController(made)
+    for each, action in zip(seen, actions, strict=True):
+        for decision in (decision_of(each.masks, action, names), controller.decide(each, controller.start(0))[0]):
+            each.masks.check(decision)
+            assert decision.op is not Op.GERMINATE or decision.blueprint in names
 
 
 def test_a_host_without_slots_can_wait():
@@ -136,7 +184,7 @@ def test_slots_that_do_not_exist_change_nothing():
     assert torch.allclose(alone.value, among.value, atol=1e-5)
 
 
-def test_slots_in_another_order_have_the_same_chances_in_that_order():
+def test_slots_in_another_order_have_the_same_probabilities_in_that_order():
     made, batch = lively(), hosts(4, 5)
     order = torch.tensor([3, 0, 4, 1, 2])
     turned = replace(
@@ -148,10 +196,9 @@ def test_slots_in_another_order_have_the_same_chances_in_that_order():
     )
     _, plain, _ = made.choose(batch, made.initial_state(4).actor, None)
     _, other, _ = made.choose(turned, made.initial_state(4).actor, None)
-    assert torch.allclose(plain.tables[Head.OP].log_p, other.tables[Head.OP].log_p, atol=1e-5)
-    assert torch.allclose(plain.tables[Head.SLOT].log_p[..., order], other.tables[Head.SLOT].log_p, atol=1e-5)
-    tempo = plain.tables[Head.TEMPO].log_p[:, order]
-    assert torch.allclose(tempo, other.tables[Head.TEMPO].log_p, atol=1e-5)
+    assert torch.allclose(plain.op.log_p, other.op.log_p, atol=1e-5)
+    assert torch.allclose(plain.slot.log_p[..., order], other.slot.log_p, atol=1e-5)
+    assert torch.allclose(by_slot(plain)[:, order], by_slot(other), atol=1e-5)
 
 
 def test_the_value_reads_the_state_and_not_what_may_be_done():
@@ -169,10 +216,10 @@ def test_the_value_reads_the_state_and_not_what_may_be_done():
 def test_a_replayed_episode_scores_as_it_was_played(memory):
     made, episode, explore = lively(memory=memory), hosts(3, steps=12), Exploration(op=0.01)
     actions, log_prob, value = played(made, episode, explore)
-    replayed = made.evaluate(episode, actions, explore)
-    assert torch.allclose(replayed.log_prob, log_prob, atol=1e-5)
-    assert torch.allclose(replayed.value, value, atol=1e-5)
-    assert not torch.allclose(made.evaluate(episode, actions).log_prob, log_prob, atol=1e-4), "exploration must be part of the score"
+    assert torch.allclose(made.replay(episode, explore).score(actions).log_prob, log_prob, atol=1e-5)
+    assert torch.allclose(made.value_head.denormalise(made.normalised_values(episode)), value, atol=1e-5)
+    plain = made.replay(episode).score(actions).log_prob
+    assert not torch.allclose(plain, log_prob, atol=1e-4), "exploration must be part of the score"
 
 
 def test_without_memory_a_step_depends_on_nothing_before_it():
@@ -181,7 +228,7 @@ def test_without_memory_a_step_depends_on_nothing_before_it():
     other.host[:, :5] += 1.0
     for memory in (True, False):
         made = lively(memory=memory)
-        last, same = (made.replay(each).tables[Head.OP].log_p[:, 5] for each in (episode, other))
+        last, same = (made.replay(each).op.log_p[:, 5] for each in (episode, other))
         assert torch.allclose(last, same, atol=1e-6) == (not memory)
 
 
@@ -189,7 +236,7 @@ def test_nothing_before_a_step_depends_on_it():
     made, episode = lively(), hosts(2, steps=6)
     other = episode.map(lambda tensor: tensor.clone())
     other.host[:, 5] += 1.0
-    a, b = made.replay(episode).tables[Head.OP].log_p, made.replay(other).tables[Head.OP].log_p
+    a, b = made.replay(episode).op.log_p, made.replay(other).op.log_p
     assert torch.allclose(a[:, :5], b[:, :5], atol=1e-6)
     assert not torch.allclose(a[:, 5], b[:, 5], atol=1e-3)
 
@@ -275,20 +322,12 @@ def test_actor_and_critic_share_nothing():
     assert not touched & {name for name, parameter in made.named_parameters() if parameter.grad is not None}
 
 
-def test_no_weight_depends_on_the_number_of_slots():
-    made, episodes = policy(), [hosts(2, slots) for slots in (1, 8)]
-    shapes = {name: tensor.shape for name, tensor in made.state_dict().items()}
-    for batch in episodes:
-        made.act(batch, made.initial_state(2), None)
-    assert {name: tensor.shape for name, tensor in made.state_dict().items()} == shapes
-
-
 def test_new_heads_are_nearly_uniform_and_the_value_is_not_nearly_constant():
     made, batch = Policy(PolicyConfig(blueprints=NAMES)), hosts(64)
     _, distribution, _ = made.choose(batch, made.initial_state(64).actor, None)
-    for table in distribution.tables.values():
-        chances = torch.where(table.mask & table.reachable.unsqueeze(-1), table.log_p.exp() * table.mask.sum(dim=-1, keepdim=True), 1.0)
-        assert (chances - 1.0).abs().max() < 0.1
+    for block in (distribution.op, distribution.slot, distribution.choices):
+        relative = torch.where(block.mask & block.reachable.unsqueeze(-1), block.log_p.exp() * block.mask.sum(dim=-1, keepdim=True), 1.0)
+        assert (relative - 1.0).abs().max() < 0.1
     value, _ = made.value(batch, made.initial_state(64).critic)
     assert 0.1 < value.std() < 3.0
 
@@ -328,9 +367,11 @@ def test_resetting_heads_makes_those_uniform_and_leaves_the_rest():
     assert moved == {name for name in before if name.startswith(("heads.slot.", "heads.choices.blueprint."))}
     assert {id(parameter) for parameter in changed} == {id(p) for n, p in made.named_parameters() if n in moved}
     _, distribution, _ = made.choose(hosts(4), made.initial_state(4).actor, None)
-    for head in (Head.SLOT, Head.BLUEPRINT):
-        table = distribution.tables[head]
-        assert table.log_p[table.reachable].exp().std() < 0.02
+    assert distribution.slot.log_p[distribution.slot.reachable].exp().std() < 0.02
+    blueprint = by_slot(distribution)[:, :, HEAD_OP_PAIRS.index((Head.BLUEPRINT, Op.GERMINATE)), : len(NAMES)]
+    assert blueprint.exp().std() < 0.02
+    tempo = by_slot(distribution)[:, :, HEAD_OP_PAIRS.index((Head.TEMPO, Op.GERMINATE)), : len(TEMPOS)]
+    assert tempo.exp().std() > 0.05, "a head that was not reset keeps its opinions"
 
 
 def test_an_unknown_head_is_refused_with_the_nearest_name():

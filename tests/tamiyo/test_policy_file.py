@@ -1,4 +1,4 @@
-"""Policies in files: back bit by bit, for other slots and other blueprints, and never from a file that is not right."""
+"""Policies in files: back bit by bit, for hosts with other slots, and never from a file that is not right."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from esper.leyline.actions import Head
 from esper.leyline.errors import PolicyError
 from esper.tamiyo.policy import policy_file
 from esper.tamiyo.policy.policy_file import load_policy, read_policy_info, save_policy
 from esper.tamiyo.policy.prior import Prior
-from tests.tamiyo.test_policy import NAMES, hosts, lively
+from tests.tamiyo.test_policy import hosts, lively
 
 
 def written(path, text=None, policy=None, **changes):
@@ -53,41 +52,6 @@ def test_a_loaded_policy_serves_a_host_with_another_number_of_slots(tmp_path):
     for slots in (1, 6):
         batch = hosts(3, slots)
         assert torch.equal(back.act(batch, back.initial_state(3), None).actions, made.act(batch, made.initial_state(3), None).actions)
-
-
-def test_blueprints_are_matched_by_name(tmp_path):
-    made, path = lively(), tmp_path / "p"
-    save_policy(made, path)
-    wanted = ("norm", "conv_heavy")
-    columns = [NAMES.index(name) for name in wanted]
-    some = load_policy(path, blueprints=wanted)
-    batch = hosts(4)
-    batch.blueprints.zero_()
-    batch.blueprints[:, 0] = 1 + NAMES.index("norm")
-    fewer = batch.map(lambda tensor: tensor.clone())
-    fewer.blueprints[:, 0] = 1 + wanted.index("norm")
-    _, all_chances, _ = made.choose(batch, made.initial_state(4).actor, None)
-    _, chances, _ = some.choose(
-        type(batch)(**fewer.tensors() | {"blueprint_mask": fewer.blueprint_mask[..., columns]}), some.initial_state(4).actor, None
-    )
-    assert torch.allclose(chances.tables[Head.OP].log_p, all_chances.tables[Head.OP].log_p, atol=1e-6)
-    of_all = all_chances.tables[Head.BLUEPRINT].log_p[..., columns]
-    assert torch.allclose(chances.tables[Head.BLUEPRINT].log_p, of_all.log_softmax(dim=-1), atol=1e-5)
-
-
-def test_a_blueprint_that_is_needed_and_not_there_is_named(tmp_path):
-    save_policy(lively(), tmp_path / "p")
-    with pytest.raises(PolicyError, match="was made without the blueprint 'conv_lite'; did you mean 'conv_light'"):
-        load_policy(tmp_path / "p", blueprints=("norm", "conv_lite"))
-
-
-def test_a_new_blueprint_is_one_row_more_when_that_is_wanted(tmp_path):
-    made = lively()
-    save_policy(made, tmp_path / "p")
-    back = load_policy(tmp_path / "p", blueprints=("new", *NAMES), new_blueprints=True)
-    assert torch.equal(back.heads.choices["blueprint"].get_parameter("weight")[1:], made.heads.choices["blueprint"].get_parameter("weight"))
-    assert torch.equal(back.actor.slot_encoder.blueprint.weight[2:], made.actor.slot_encoder.blueprint.weight[1:])
-    assert torch.equal(back.actor.slot_encoder.blueprint.weight[0], made.actor.slot_encoder.blueprint.weight[0])
 
 
 # Files that are not right

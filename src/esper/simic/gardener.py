@@ -161,7 +161,7 @@ class Gardener:
         self._start_parameters = sum(p.numel() for p in model.host.parameters())
         optimizer.register_step_post_hook(lambda *_: self._count_step())
         self.episode = Episode(self, rules)
-        self.memory = self.controller.start(0, model.slot_ids, seed)
+        self.memory = self.controller.start(seed)
         self._scale: float | None = None
         """What 100 points are, of a score of which less is better and nothing more was said."""
         self._shown = ""

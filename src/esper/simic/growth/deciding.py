@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
 from esper.kasmina.blueprints import names
-from esper.leyline.errors import ConfigError, PolicyError, nearest, unknown
+from esper.leyline.errors import ConfigError, unknown
 from esper.leyline.reports import Topology
 from esper.tamiyo import CONTROLLERS, Controller
 from esper.tamiyo import make as make_controller
+from esper.tamiyo.policy.policy import Policy
 from esper.tamiyo.policy.policy_controller import PolicyController
+from esper.tamiyo.policy.policy_file import load_policy
 
 
 def is_policy_file(policy: object) -> bool:
@@ -27,7 +30,7 @@ def controller_for(policy: object, config: Any = None, *, called: str = "policy"
     if isinstance(policy, str) and policy in CONTROLLERS:
         return make_controller(policy, config)
     if isinstance(policy, str | os.PathLike) and is_policy_file(policy):
-        return _from_file(Path(policy))
+        return PolicyController(policy_from_file(Path(policy)))
     if isinstance(policy, str):
         raise unknown(called, policy, CONTROLLERS)
     if not isinstance(policy, Controller) or isinstance(policy, type):
@@ -36,11 +39,15 @@ def controller_for(policy: object, config: Any = None, *, called: str = "policy"
     return policy
 
 
-def _from_file(path: Path) -> Controller:
-    """The policy in a file, if it knows everything that could grow here."""
-    controller = PolicyController.from_file(path)
-    known = controller.policy.config.blueprints
-    for name in (name for topology in Topology for name in names(topology)):
-        if name not in known:
-            raise PolicyError(f"{path}: the policy was made without the blueprint {name!r} that is registered here; {nearest(name, known)}")
-    return controller
+def policy_from_file(path: Path) -> Policy:
+    """The policy in a file, for hosts with the blueprints that are registered here.
+
+    It chooses among those that both know; the others are masked, and a warning names them.
+    """
+    policy = load_policy(path)
+    known, here = set(policy.config.blueprints), {name for topology in Topology for name in names(topology)}
+    reasons = {"unknown to it": here - known, "not registered here": known - here}
+    masked = [f"{', '.join(sorted(blueprints))} ({why})" for why, blueprints in reasons.items() if blueprints]
+    if masked:
+        warnings.warn(f"{path}: the policy will not grow {' and '.join(masked)}", stacklevel=3)
+    return policy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from esper.leyline.actions import Decision
@@ -53,7 +54,7 @@ class ControllerDecider:
     def begin(self, started: Mapping[int, HostStarted]) -> None:
         """Start a memory for each host."""
         for place, host in started.items():
-            self.memory[place] = self.controllers[place].start(place, host.slots, host.seed)
+            self.memory[place] = self.controllers[place].start(host.seed)
 
     def decide(self, seen: Mapping[int, Observation]) -> dict[int, Decision]:
         """Ask each host's controller."""
@@ -95,7 +96,6 @@ class Play:
         ]
         self.results: dict[int, HostFinished] = {}
         self.epoch = 0
-        self._total = sum(host.epochs for host in self.started)
 
     @property
     def done(self) -> bool:
@@ -107,12 +107,9 @@ class Play:
         for place, host in enumerate(self.started):
             self._emit(place, 0, host)
 
-    def run_epoch(self, progress: Progress | None = None) -> None:
-        """Train every host that has not ended for an epoch, decide, act, and record all of it."""
-        before, told = sum(min(host.epochs, self.epoch) for host in self.started), None
-        if progress is not None:
-            told = lambda done: progress((before + done) / self._total)  # noqa: E731
-        trained = self.environment.train(told)
+    def run_epoch(self, progress: Callable[[int], None] | None = None) -> None:
+        """Train every host that has not ended for an epoch, decide, act, and record all of it. progress: told how many are trained."""
+        trained = self.environment.train(progress)
         self.epoch += 1
         self._earned({place: each.reward for place, each in trained.items() if each.reward is not None}, self.epoch - 1, ended=False)
         seen = {place: each.observation for place, each in trained.items()}
@@ -134,8 +131,10 @@ class Play:
     def through(self, progress: Progress | None = None) -> list[HostFinished]:
         """All epochs from the first to the last; how each host ended."""
         self.announce()
+        total = sum(host.epochs for host in self.started)
         while not self.done:
-            self.run_epoch(progress)
+            before = sum(min(host.epochs, self.epoch) for host in self.started)
+            self.run_epoch(None if progress is None else partial(_share, progress, before, total))
         return [self.results[place] for place in range(len(self.started))]
 
     def _earned(self, rewards: dict[int, RewardStep], epoch: int, ended: bool) -> None:
@@ -150,3 +149,7 @@ class Play:
         if self.hub.on:
             for event in events:
                 self.hub.emit(event, host=self.first + place, epoch=epoch)
+
+
+def _share(progress: Progress, before: int, total: int, done: int) -> None:
+    progress((before + done) / total)

@@ -22,7 +22,7 @@ from esper.leyline.errors import RunError
 from esper.leyline.files import replace_file
 from esper.leyline.observation import OBSERVATION
 from esper.tamiyo import Observation
-from esper.tamiyo.policy.batch import ObservationBatch, action_of
+from esper.tamiyo.policy.batch import ObservationBatch
 
 FOLDER = "episodes"
 """Where a run keeps them."""
@@ -41,7 +41,7 @@ class EpisodeRecorder:
         self.blueprints = observation.masks.blueprint_names
         batch = ObservationBatch.from_observations([observation], self.blueprints)
         row = {name: tensor[0] for name, tensor in batch.tensors().items()}
-        row["actions"] = torch.tensor(action_of(observation.masks, decision, self.blueprints), dtype=torch.int64)
+        row["actions"] = torch.tensor(observation.masks.indices(decision), dtype=torch.int64)
         for name, tensor in row.items():
             self._rows.setdefault(name, []).append(tensor)
 

@@ -14,13 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from esper.leyline.actions import Head, Op
+from esper.leyline.actions import Op
 from esper.simic.learning.dataset import EpisodeDataset
 from esper.simic.learning.offline_config import BCConfig, StudyConfig
 from esper.simic.learning.popart import follow_returns
 from esper.simic.learning.ppo_metrics import explained_variance, mean_of
 from esper.tamiyo.policy.batch import HEADS
-from esper.tamiyo.policy.heads import OPS_OF, ActionDistribution
 from esper.tamiyo.policy.policy import Policy
 
 # The formulas
@@ -46,24 +45,6 @@ def weighted_negative_log_likelihood(log_prob: Tensor, weight: Tensor) -> Tensor
 # What is reported
 
 
-def likeliest(distribution: ActionDistribution, actions: Tensor) -> Tensor:
-    """int64 [..., 8]: the likeliest value of each head, given the op and slot of actions [..., 8]. No meaning where it does not matter."""
-    op, slot = actions[..., 0], actions[..., 1]
-    columns = []
-    for head in HEADS:
-        table = distribution.tables[head].log_p
-        if head is Head.OP:
-            context = torch.zeros_like(op)
-        elif head is Head.SLOT:
-            context = op
-        else:
-            row = torch.tensor([OPS_OF[head].index(each) if each in OPS_OF[head] else 0 for each in Op], device=op.device)[op]
-            context = row * distribution.slot_count + slot
-        best = table.argmax(dim=-1)  # [..., C]
-        columns.append(best.gather(-1, context.unsqueeze(-1)).squeeze(-1))
-    return torch.stack(columns, dim=-1)
-
-
 @torch.no_grad()
 def agreement(policy: Policy, lessons: EpisodeDataset, gamma: float) -> dict[str, float]:
     """How well a policy agrees with what was recorded, over the steps in which there was a choice. What has no meaning is left out.
@@ -86,7 +67,7 @@ def agreement(policy: Policy, lessons: EpisodeDataset, gamma: float) -> dict[str
         "waiting": float(mean_of((lessons.actions[..., 0] == Op.WAIT).float(), weight)),
         "explained_variance": explained_variance(value, lessons.returns(gamma), lessons.weight),
     }
-    given = likeliest(distribution, lessons.actions) == lessons.actions
+    given = distribution.likeliest(lessons.actions) == lessons.actions
     for column, head in enumerate(HEADS):
         figures[f"head/{head.value}"] = float(mean_of(given[..., column].float(), weight * (scores.legal[..., column] > 1)))
     return {name: value for name, value in figures.items() if not math.isnan(value)}

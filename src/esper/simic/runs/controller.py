@@ -88,7 +88,8 @@ class ControllerRun:
 
     def run_round(self, progress: Progress | None = None) -> None:
         """One epoch of every host that has not ended, and the decisions after it."""
-        self.play.run_epoch(progress)
+        running = len(self.play.started) - len(self.play.results)
+        self.play.run_epoch(None if progress is None else lambda done: progress(done / running))
         for place, recorder in self.recorders.items():
             if self.folder is not None and place in self.play.results and self.play.started[place].epochs == self.round:
                 result, host = self.play.results[place], self.play.started[place]

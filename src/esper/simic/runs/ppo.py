@@ -18,6 +18,7 @@ from esper.leyline.events import ArmExamined, HostFinished, PolicyUpdated, RunSt
 from esper.leyline.reports import Topology
 from esper.leyline.score import score
 from esper.nissa import Hub
+from esper.simic.growth.deciding import policy_from_file
 from esper.simic.growth.environment import Environment, Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
 from esper.simic.growth.recording import FOLDER, write_episode
@@ -33,7 +34,7 @@ from esper.tamiyo import blueprint_names, make
 from esper.tamiyo.policy.heads import Exploration
 from esper.tamiyo.policy.network import PolicyConfig
 from esper.tamiyo.policy.policy import Policy, reset_heads
-from esper.tamiyo.policy.policy_file import load_policy, save_policy
+from esper.tamiyo.policy.policy_file import save_policy
 from esper.tolaria.data.streams import stream_seed
 from esper.tolaria.tasks import get as get_task
 from esper.tolaria.training.device import device_named
@@ -106,10 +107,7 @@ class PPORun:
         blueprints = blueprint_names({topology: names(topology) for topology in Topology})
         sizes = {name: value for name in ("hidden", "slot_width") if (value := getattr(config, name)) is not None}
         if config.from_policy is not None:
-            policy = load_policy(config.from_policy)
-            missing = sorted(set(blueprints) - set(policy.config.blueprints))
-            if missing:
-                raise ConfigError(f"{config.from_policy} was made without the blueprint {missing[0]!r}, which these hosts have")
+            policy = policy_from_file(config.from_policy)
             for name, wanted in sizes.items():
                 if wanted != getattr(policy.config, name):
                     found = getattr(policy.config, name)

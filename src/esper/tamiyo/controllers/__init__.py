@@ -1,1 +1,1 @@
-"""Controllers by rule: waiting, chance, a fixed schedule, and the heuristic."""
+"""Controllers by rule: waiting, random decisions, a fixed schedule, and the heuristic."""

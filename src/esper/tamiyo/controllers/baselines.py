@@ -1,4 +1,4 @@
-"""Controllers to compare with: one that waits, one that draws by lot, and one that follows a fixed schedule."""
+"""Controllers to compare with: one that waits, one that decides at random, and one that follows a fixed schedule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from esper.tamiyo.policy.prior import Prior, Share
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitConfig:
-    """Nothing to set."""
+    """The controller that waits has nothing to set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +28,23 @@ class Wait:
     config: WaitConfig
     name: str = "wait"
 
-    def start(self, host: int, slots: tuple[str, ...], seed: int) -> State:
-        """Nothing to remember."""
+    def start(self, seed: int) -> State:
+        """An empty state: there is nothing to remember."""
         return {}
 
     def decide(self, observation: Observation, state: State) -> tuple[Decision, State]:
-        """WAIT."""
+        """WAIT, whatever is seen."""
         return WAIT, state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomConfig:
-    """How the lots are drawn."""
+    """The probabilities that decisions are drawn with."""
 
     wait: Share = 0.7
-    """Chance of WAIT while nothing is ready to advance or fossilise; the rest is as `Prior` says."""
+    """Probability of WAIT while nothing is ready to advance or fossilise; the rest is as `Prior` says."""
     uniform: bool = False
-    """Give every legal op the same chance instead, and every other head too, but for the alpha target."""
+    """Give every legal op the same probability instead."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -52,23 +52,23 @@ class RandomConfig:
 
 @dataclass(frozen=True, slots=True)
 class Random:
-    """Draws a legal decision by lot, head by head."""
+    """Draws a random legal decision, head by head."""
 
     config: RandomConfig
     name: str = "random"
 
-    def start(self, host: int, slots: tuple[str, ...], seed: int) -> State:
-        """Where its random numbers come from; the epoch does the rest."""
-        return {"seed": seed, "host": host}
+    def start(self, seed: int) -> State:
+        """The seed, which gives the random numbers of each epoch."""
+        return {"seed": seed}
 
     def decide(self, observation: Observation, state: State) -> tuple[Decision, State]:
-        """A legal decision."""
-        rng = random_stream(state["seed"], state["host"], observation.report.epoch, self.name)
+        """A legal decision, drawn from seed and epoch."""
+        rng = random_stream(self.name, state["seed"], observation.report.epoch)
         prior = Prior(wait=self.config.wait)
 
         def pick(head: Head, mask: BoolArray) -> int:
-            chances = mask / mask.sum() if head is Head.OP and self.config.uniform else prior.probabilities(head, mask)
-            return int(rng.choice(len(mask), p=chances))
+            probabilities = mask / mask.sum() if head is Head.OP and self.config.uniform else prior.probabilities(head, mask)
+            return int(rng.choice(len(mask), p=probabilities))
 
         return choose(observation.masks, pick), state
 
@@ -101,7 +101,7 @@ class Fixed:
     config: FixedConfig
     name: str = "fixed"
 
-    def start(self, host: int, slots: tuple[str, ...], seed: int) -> State:
+    def start(self, seed: int) -> State:
         """Nothing to remember: the report counts the seeds."""
         return {}
 
@@ -145,5 +145,5 @@ class Fixed:
 
 
 register("wait", WaitConfig, Wait, purpose="never grows anything")
-register("random", RandomConfig, Random, purpose="draws legal decisions by lot")
+register("random", RandomConfig, Random, purpose="decides at random among what is legal")
 register("fixed", FixedConfig, Fixed, purpose="germinates by the calendar, at places spread evenly, and keeps what it may")

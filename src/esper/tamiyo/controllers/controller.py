@@ -32,8 +32,8 @@ class Controller(Protocol):
     def name(self) -> str:
         """What it is called in commands, logs and tables."""
 
-    def start(self, host: int, slots: tuple[str, ...], seed: int) -> State:
-        """The state before a host's first epoch. `host` and `seed` (both at least 0) are all that chance may depend on."""
+    def start(self, seed: int) -> State:
+        """The state before a host's first epoch. The host's seed, at least 0, is all that random numbers may depend on."""
 
     def decide(self, observation: Observation, state: State) -> tuple[Decision, State]:
         """A legal decision and the state after it. The same arguments always give the same answer."""
@@ -41,7 +41,7 @@ class Controller(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerKind:
-    """One entry of the register."""
+    """A kind of controller that can be made by its name."""
 
     name: str
     config: type[DataclassInstance]
@@ -74,6 +74,6 @@ def make(name: str, config: DataclassInstance | Mapping[str, object] | None = No
     return kind.factory(config)
 
 
-def random_stream(seed: int, host: int, epoch: int, name: str) -> np.random.Generator:
+def random_stream(name: str, *numbers: int) -> np.random.Generator:
     """The random numbers for one decision: the same for the same arguments, and independent of those for any others."""
-    return np.random.default_rng([seed, host, epoch, *name.encode()])
+    return np.random.default_rng([*numbers, *name.encode()])

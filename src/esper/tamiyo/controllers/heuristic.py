@@ -24,6 +24,7 @@ from typing import Annotated
 import numpy as np
 
 from esper.leyline.actions import Curve, Decision, Head, Op, Style
+from esper.leyline.codec import from_plain, to_plain
 from esper.leyline.config import Range, check_ranges
 from esper.leyline.reports import SeedReport
 from esper.leyline.score import rent_points
@@ -144,36 +145,32 @@ class Candidate:
     blueprint: str
     gain: float
     rent: float
-    optimism: float
-
-    @property
-    def value(self) -> float:
-        """What could be left after rent if it does well."""
-        return self.optimism * self.gain - self.rent
+    value: float
+    """What could be left after rent if it does well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heuristic:
-    """Decides by the rules above."""
+    """The controller that decides by the rules above, with their thresholds."""
 
     config: HeuristicConfig
     name: str = "heuristic"
 
-    def start(self, host: int, slots: tuple[str, ...], seed: int) -> State:
-        """An empty memory. Nothing is left to chance, so neither host nor seed matters."""
-        return HeuristicMemory().to_json()
+    def start(self, seed: int) -> State:
+        """An empty memory. Nothing is random, so the seed does not matter."""
+        return to_plain(HeuristicMemory())
 
     def decide(self, observation: Observation, state: State) -> tuple[Decision, State]:
         """The first rule that has something to do decides."""
-        memory = HeuristicMemory.from_json(state).after(observation.report)
+        memory = from_plain(HeuristicMemory, state).after(observation.report)
         view = _View(observation, memory, self.config)
         for decision in (view.keep(), view.prune(), view.blend()):
             if decision is not None:
-                return decision, memory.to_json()
+                return decision, to_plain(memory)
         best, refusal = view.best_candidate()
         if best is None or refusal:
-            return Decision(op=Op.WAIT, reason=refusal), memory.to_json()
-        return view.germinate(best), memory.started(best.slot, best.blueprint, best.gain).to_json()
+            return Decision(op=Op.WAIT, reason=refusal), to_plain(memory)
+        return view.germinate(best), to_plain(memory.started(best.slot, best.blueprint, best.gain))
 
 
 class _View:
@@ -193,7 +190,7 @@ class _View:
         """Fossilise the HOLDING seed that pays best, if that is sure enough, or if there is no time to become surer."""
         # At the end no time is left in which the host could do without what it leans on, so the whole contribution counts.
         paying = [seed for seed in self._legal(Op.FOSSILIZE) if self._mean(seed) > self._rent_of(seed)]
-        # One decision in an epoch: with several seeds to keep, the last chance comes sooner.
+        # One decision in an epoch: with several seeds to keep, the last opportunity comes sooner.
         last_chance = self.left < self.config.spare_epochs + len(paying)
         for seed in sorted(paying, key=self._net, reverse=True):
             if self._net(seed) >= self.config.keep_noise * self._standard_error(seed):
@@ -308,7 +305,7 @@ class _View:
         return self.observation.host_value("val_accuracy_trend") < self.config.plateau_trend or stale >= self.config.plateau_epochs
 
     def germinate(self, best: Candidate) -> Decision:
-        """Start the seed."""
+        """The decision to start the seed, with why it should pay as the reason."""
         course = "on a plateau" if self.on_plateau() else f"rising {self.slope:.2f} points an epoch"
         reason = f"host {course}, {self._lasting_error():.1f} points of error ahead; {_promise(best)}"
         return Decision(
@@ -333,7 +330,7 @@ class _View:
                 # However well seeds have done so far, there is no more to gain than the error that is left.
                 gain = min(gain, self._lasting_error())
                 rent = self._rent(report.parameters + cost) - self._rent(report.parameters)
-                yield Candidate(slot=seed.slot, blueprint=name, gain=gain, rent=rent, optimism=config.optimism)
+                yield Candidate(slot=seed.slot, blueprint=name, gain=gain, rent=rent, value=config.optimism * gain - rent)
 
     def _lasting_error(self) -> float:
         """Error in points that is left after the progress which the host is trusted to make by itself."""

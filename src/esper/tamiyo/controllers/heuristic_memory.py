@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from esper.leyline.errors import StateError
 from esper.leyline.reports import EpochReport, SeedReport
 from esper.leyline.stages import LIVE, Stage
 
-LUCK = 2.0
+MOST_SUCCESS = 2.0
 """A seed that brought more than so many times what was expected of it counts as if it had brought that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A live seed."""
+    """A live seed, with what was expected of it and what it has contributed so far."""
 
     slot: str
     blueprint: str
@@ -27,7 +24,7 @@ class Trial:
     total: float = 0.0
     """Sum of its contributions measured in HOLDING, in points."""
     count: int = 0
-    """How many were measured."""
+    """How many contributions that sum is over."""
 
     @property
     def mean(self) -> float:
@@ -59,7 +56,7 @@ class HeuristicMemory:
         return next((trial for trial in self.trials if trial.slot == slot), None)
 
     def started(self, slot: str, blueprint: str, expected: float) -> HeuristicMemory:
-        """With a seed more on trial."""
+        """The memory with one more seed on trial, of which so many points are expected."""
         return replace(self, trials=(*self.trials, Trial(slot=slot, blueprint=blueprint, expected=expected)))
 
     def after(self, report: EpochReport) -> HeuristicMemory:
@@ -70,9 +67,7 @@ class HeuristicMemory:
             if trial is not None and seed.stage not in LIVE:
                 kept = seed.stage is Stage.FOSSILIZED
                 credit = trial.mean if kept else 0.0
-                outcomes.append(
-                    Outcome(blueprint=trial.blueprint, epoch=report.epoch, expected=trial.expected, credit=credit, kept=kept)
-                )
+                outcomes.append(Outcome(blueprint=trial.blueprint, epoch=report.epoch, expected=trial.expected, credit=credit, kept=kept))
             elif seed.stage in LIVE:
                 trials.append(_measured(trial or Trial(slot=seed.slot, blueprint=seed.blueprint, expected=0.0), seed))
         return HeuristicMemory(trials=tuple(trials), outcomes=tuple(outcomes))
@@ -89,27 +84,10 @@ class HeuristicMemory:
         general = _ratio(self.outcomes, strength, 1.0)
         return _ratio([each for each in self.outcomes if each.blueprint == blueprint], strength, general)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain containers."""
-        return {
-            "trials": [dataclasses.asdict(trial) for trial in self.trials],
-            "outcomes": [dataclasses.asdict(outcome) for outcome in self.outcomes],
-        }
-
-    @classmethod
-    def from_json(cls, state: dict[str, Any]) -> HeuristicMemory:
-        """The inverse of to_json; raises StateError for anything that it could not have written."""
-        try:
-            return cls(
-                trials=tuple(Trial(**trial) for trial in state["trials"]),
-                outcomes=tuple(Outcome(**outcome) for outcome in state["outcomes"]),
-            )
-        except (KeyError, TypeError) as error:
-            raise StateError(f"the heuristic's state cannot be read ({type(error).__name__}: {error})") from error
-
 
 def _ratio(outcomes: Sequence[Outcome], strength: float, granted: float) -> float:
-    successes = [min(max(0.0, each.credit / each.expected), LUCK) for each in outcomes if each.expected > 0.0]
+    """Mean of what seeds brought over what was expected, with `strength` seeds of ratio `granted` added."""
+    successes = [min(max(0.0, each.credit / each.expected), MOST_SUCCESS) for each in outcomes if each.expected > 0.0]
     return (strength * granted + sum(successes)) / (strength + len(successes))
 
 

@@ -85,11 +85,6 @@ def blueprint_names(blueprints: Blueprints) -> tuple[str, ...]:
     return tuple(sorted({name for names in blueprints.values() for name in names}))
 
 
-def measured_worth(seed: SeedReport) -> float | None:
-    """The newest measurement of what the seed is worth, in points: its contribution, else its trial contribution; None without any."""
-    return seed.trial_contribution if seed.contribution is None else seed.contribution
-
-
 class Masks:
     """The masks of one host after one epoch. Never changed once made."""
 
@@ -244,7 +239,7 @@ class Masks:
             return _wrong_stage(Op.PRUNE, seed, "GERMINATED, TRAINING, BLENDING or HOLDING")
         if seed.pruning:
             return TransitionError(f"PRUNE {seed.slot}: it is being ramped down already, {seed.ramp_left} epochs left")
-        worth = measured_worth(seed)
+        worth = seed.trial_contribution if seed.contribution is None else seed.contribution
         harms = worth is not None and worth < 0.0
         age = min(self._rules.prune_age, self._rules.harmful_prune_age) if harms else self._rules.prune_age
         if seed.age < age:
@@ -279,9 +274,7 @@ def _no_retarget(seed: SeedReport) -> EsperError | None:
     if seed.stage not in (Stage.BLENDING, Stage.HOLDING):
         return _wrong_stage(Op.SET_ALPHA_TARGET, seed, "BLENDING or HOLDING")
     if seed.pruning or seed.ramp_left > 0:
-        return TransitionError(
-            f"SET_ALPHA_TARGET {seed.slot}: alpha is on its way to {seed.alpha_target:g}, {seed.ramp_left} epochs left"
-        )
+        return TransitionError(f"SET_ALPHA_TARGET {seed.slot}: alpha is on its way to {seed.alpha_target:g}, {seed.ramp_left} epochs left")
     return None
 
 

@@ -63,10 +63,6 @@ class Observation:
     report: EpochReport
     """The same moment in plain numbers with units."""
 
-    def flat(self) -> NDArray[np.float32]:
-        """[H + S * F]: the host's values, then each slot's."""
-        return np.concatenate([self.host, self.slots.ravel()])
-
     def host_value(self, name: str) -> float:
         """One field of the host, scaled as in the schema."""
         return float(self.host[OBSERVATION.host_index(name)])

@@ -1,7 +1,7 @@
 """Observations of many hosts as tensors, and decisions as rows of indices: the border between hosts and the policy network.
 
 A policy has a list of blueprints of its own. Everything that crosses the border is matched by the blueprints' names, so that it does
-not matter in which order, or among how many others, a host knows them.
+not matter in which order, or among how many others, a host knows them. A policy chooses among those that both know.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from esper.leyline.actions import Decision, Head, Op, matters
-from esper.leyline.errors import PolicyError, nearest
 from esper.leyline.observation import NO_BLUEPRINT, OBSERVATION
 from esper.tamiyo.observe.masks import Masks
 from esper.tamiyo.observe.signals import Observation
@@ -34,9 +33,9 @@ class ObservationBatch:
     """
 
     host: Tensor
-    """float [..., H]."""
+    """float [..., H]: the host fields, in the order of OBSERVATION.host_fields."""
     slots: Tensor
-    """float [..., S, F]."""
+    """float [..., S, F]: the slot fields, in the order of OBSERVATION.slot_fields."""
     blueprints: Tensor
     """int64 [..., S]: NO_BLUEPRINT, or 1 + the place of the seed's blueprint in the policy's list."""
     exists: Tensor
@@ -75,32 +74,37 @@ class ObservationBatch:
     def from_observations(
         cls, observations: Sequence[Observation], blueprints: tuple[str, ...], device: torch.device | str = "cpu"
     ) -> ObservationBatch:
-        """A batch [hosts] for a policy with these blueprints. Hosts may differ in their slots and in the order of their blueprints.
+        """A batch [hosts] for a policy with these blueprints. Hosts may differ in their slots and in the blueprints that they have.
 
-        Raises PolicyError for a host with a blueprint that the policy does not know.
+        A host's blueprint that is not among these is masked, and so is GERMINATE at a slot where no other fits. A seed of such a
+        blueprint, which somebody else germinated, is given NO_BLUEPRINT: all but its kind is seen as of any other seed.
         """
         most = max((len(each.masks.slot_names) for each in observations), default=0)
         batch = cls.padding((len(observations),), max(1, most), len(blueprints))
         for row, each in enumerate(observations):
-            here = len(each.masks.slot_names)
-            columns = torch.from_numpy(_columns(each.masks.blueprint_names, blueprints))
+            masks, here = each.masks, len(each.masks.slot_names)
+            # [1 + blueprints of the host]: its blueprint indices in the policy's numbering.
+            places = [1 + blueprints.index(name) if name in blueprints else NO_BLUEPRINT for name in masks.blueprint_names]
+            numbering = torch.tensor([NO_BLUEPRINT, *places])
+            known = numbering[1:] != NO_BLUEPRINT
             batch.host[row] = _tensor(each.host)
             batch.slots[row, :here] = _tensor(each.slots)
-            batch.blueprints[row, :here] = torch.cat([torch.tensor([NO_BLUEPRINT]), 1 + columns])[_tensor(each.blueprints)]
+            batch.blueprints[row, :here] = numbering[_tensor(each.blueprints)]
             batch.exists[row, :here] = True
-            batch.op_mask[row] = _tensor(each.masks.ops())
-            batch.slot_mask[row, :, :here] = _tensor(each.masks.slot_mask)
-            batch.blueprint_mask[row, :here, columns] = _tensor(each.masks.blueprint_mask)
+            batch.slot_mask[row, :, :here] = _tensor(masks.slot_mask)
+            batch.blueprint_mask[row, :here, numbering[1:][known] - 1] = _tensor(masks.blueprint_mask)[:, known]
+        batch.slot_mask[:, Op.GERMINATE] &= batch.blueprint_mask.any(dim=-1)
+        batch.op_mask.logical_or_(batch.slot_mask.any(dim=-1))
         return batch.to(device)
 
     @property
     def shape(self) -> torch.Size:
-        """[hosts] or [hosts, steps]."""
+        """What stands for `...` in every tensor: [hosts] or [hosts, steps]."""
         return self.host.shape[:-1]
 
     @property
     def slot_count(self) -> int:
-        """S."""
+        """S, the slots of the host that has most of them; at least 1."""
         return self.slots.shape[-2]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> ObservationBatch:
@@ -108,15 +112,15 @@ class ObservationBatch:
         return ObservationBatch(**{field.name: change(getattr(self, field.name)) for field in fields(self)})
 
     def __getitem__(self, index: Index) -> ObservationBatch:
-        """Some of the hosts, or steps."""
+        """The part of the batch at an index of hosts, or of hosts and steps."""
         return self.map(lambda tensor: tensor[index])
 
     def to(self, device: torch.device | str) -> ObservationBatch:
-        """The same on another device."""
+        """The same batch on another device."""
         return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor by its name."""
+        """Every tensor by the name of its field."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
@@ -127,22 +131,6 @@ def decision_of(masks: Masks, action: Sequence[int], blueprints: tuple[str, ...]
         place = HEADS.index(Head.BLUEPRINT)
         indices[place] = masks.blueprint_names.index(blueprints[indices[place]])
     return masks.decision(indices)
-
-
-def action_of(masks: Masks, decision: Decision, blueprints: tuple[str, ...]) -> tuple[int, ...]:
-    """The action [8] of a policy with these blueprints that stands for a decision."""
-    indices = list(masks.indices(decision))
-    if matters(Head.BLUEPRINT, decision.op):
-        indices[HEADS.index(Head.BLUEPRINT)] = int(_columns((decision.blueprint,), blueprints)[0])
-    return tuple(indices)
-
-
-def _columns(names: tuple[str, ...], blueprints: tuple[str, ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Where each of the names stands in the policy's list."""
-    for name in names:
-        if name not in blueprints:
-            raise PolicyError(f"the policy was made without the blueprint {name!r}; {nearest(name, blueprints)}")
-    return np.array([blueprints.index(name) for name in names], dtype=np.int64)
 
 
 def _tensor(array: np.ndarray[Any, np.dtype[Any]]) -> Tensor:

@@ -42,23 +42,27 @@ HEAD_OP_PAIRS: tuple[tuple[Head, Op], ...] = tuple((head, op) for head in VALUE_
 """Each choice with each op for which it matters: with the slots, the contexts of the choices."""
 
 MOST_VALUES = max(len(HEAD_VALUES[head]) for head in VALUE_HEADS if head in HEAD_VALUES)
+"""Values of the largest of these heads but for the blueprint, which has as many as there are blueprints."""
+
+FORCED_ACTS = 0.5
+"""Acts in an episode that exploration may bring about by itself; see `Exploration.for_budget`."""
 
 Share = Annotated[float, Range(0.0, 0.5)]
 
 
 def choice_size(head: Head, blueprints: int) -> int:
-    """Values of a choice."""
+    """How many values a head has that is chosen last, in a policy with so many blueprints."""
     return blueprints if head is Head.BLUEPRINT else len(HEAD_VALUES[head])
 
 
 def choice_width(blueprints: int) -> int:
-    """Values of the largest choice; the others are padded to it."""
+    """K: the values of the largest of the heads that are chosen last; the others are padded to it."""
     return max(blueprints, MOST_VALUES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploration:
-    """A small chance for every legal value: pi' = (1 - k eps) pi + eps over the k legal values of a head.
+    """A small probability for every legal value: pi' = (1 - k eps) pi + eps over the k legal values of a head.
 
     Values that the policy has given up are still drawn now and then, and so can prove themselves. It belongs to training: what was
     drawn with it must be scored with it.
@@ -67,18 +71,18 @@ class Exploration:
     op: Share = 0.0
     """eps of the op head; see `for_budget`."""
     choices: Share = 0.01
-    """eps of every other head."""
+    """eps of each of the other seven heads."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
 
     @classmethod
-    def for_budget(cls, steps: int, forced_acts: float = 0.5, choices: float = 0.01) -> Exploration:
-        """For episodes of at most so many steps: at most `forced_acts` acts other than WAIT are expected that the policy did not want."""
-        return cls(op=forced_acts / (steps * (len(Op) - 1)), choices=choices)
+    def for_budget(cls, steps: int) -> Exploration:
+        """For episodes of at most so many steps: at most FORCED_ACTS acts other than WAIT are expected that the policy did not want."""
+        return cls(op=FORCED_ACTS / (steps * (len(Op) - 1)))
 
     def mix(self, head: Head, log_p: Tensor, mask: Tensor) -> Tensor:
-        """log pi' of log pi [..., values]. At most half of the chances is given away, however many values are legal.
+        """log pi' of log pi [..., values]. At most half of the probability is given away, however many values are legal.
 
         All choices are mixed at once, as Head.BLUEPRINT.
         """
@@ -87,7 +91,7 @@ class Exploration:
             return log_p
         legal = mask.sum(dim=-1, keepdim=True).clamp(min=1)
         share = (0.5 / legal.to(log_p.dtype)).clamp(max=eps)
-        # No chance is below eps, so the logarithm loses nothing by being taken last, and its gradient stays finite.
+        # No probability is below eps, so the logarithm loses nothing by being taken last, and its gradient stays finite.
         return (log_p.exp() * (1.0 - legal * share) + share).log().masked_fill(~mask, ILLEGAL)
 
 
@@ -101,14 +105,14 @@ def masked_log_softmax(logits: Tensor, mask: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HeadLogits:
-    """What the network says. S: slots; P: HEAD_OP_PAIRS; K: choice_width."""
+    """The network's logits in every context. S: slots; P: HEAD_OP_PAIRS; K: choice_width."""
 
     op: Tensor
-    """[..., 6]."""
+    """[..., 6]: of each op."""
     slot: Tensor
-    """[..., 6, S]."""
+    """[..., 6, S]: of each slot, given the op."""
     choices: Tensor
-    """[..., S, P, K]; whatever stands behind a head's own values is not read."""
+    """[..., S, P, K]: of each value of a head that is chosen last, given slot and op; what is padded to K is not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -135,22 +139,11 @@ class Scores:
         return self.entropies / self.legal.clamp(min=2).to(self.entropies.dtype).log()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Table:
-    """One head's distribution in each of its contexts: C is 1 for op, 6 for slot, and ops of the head times S for the choices."""
-
-    log_p: Tensor
-    """[..., C, K]: the policy's own."""
-    acting: Tensor
-    """[..., C, K]: the one that actions are drawn from, with exploration."""
-    mask: Tensor
-    """bool [..., C, K]: legal values."""
-    reachable: Tensor
-    """bool [..., C]: contexts that a legal choice of the heads before can lead to, and in which this head matters."""
-
-
 class Block:
-    """Heads that are drawn together: logits [..., C, K] of their contexts C, and what is legal.
+    """Heads that are drawn together: logits [..., C, K] of their contexts C, legal values [..., C, K], reachable contexts [..., C].
+
+    A context is reachable if legal choices of the heads before lead to it, and if the heads matter in it. The contexts of the choices
+    are pairs of slot and HEAD_OP_PAIRS, the pairs running fastest: C = S * P.
 
     Worked out in double precision: the log-probability of an action is a sum of up to eight, and the ratio of two of them is to be 1
     within 1e-6 when nothing has changed.
@@ -176,10 +169,6 @@ class Block:
         log_p = masked_log_softmax(self.logits.gather(-2, index).double(), mask)
         return log_p, self._mixed(log_p, mask), mask
 
-    def table(self) -> Table:
-        """All of it."""
-        return Table(log_p=self.log_p, acting=self.acting, mask=self.mask, reachable=self.reachable)
-
     def _mixed(self, log_p: Tensor, mask: Tensor) -> Tensor:
         return log_p if self.explore is None else self.explore.mix(self.head, log_p, mask)
 
@@ -192,7 +181,6 @@ class ActionDistribution:
         op_mask, slot_mask = batch.op_mask, batch.slot_mask
         self.op = Block(Head.OP, logits.op.unsqueeze(-2), op_mask.unsqueeze(-2), torch.ones_like(op_mask[..., :1]), explore)
         self.slot = Block(Head.SLOT, logits.slot, slot_mask, op_mask & known.matters[:, 1], explore)
-        self.slot_count, self.blueprints = batch.slot_count, batch.blueprint_mask.shape[-1]
         # A pair can be reached in the slots that its op may name: [..., S, P].
         reachable = (slot_mask & op_mask.unsqueeze(-1))[..., known.pair_op, :].transpose(-1, -2)
         mask = _choice_mask(batch.blueprint_mask, logits.choices.shape[-1])
@@ -223,14 +211,11 @@ class ActionDistribution:
 
     def score(self, actions: Tensor) -> Scores:
         """What the distribution says of actions [..., 8]."""
-        op, slot = actions[..., :1], actions[..., 1:2]
-        matters = self._known.matters[op.squeeze(-1)]
+        matters = self._known.matters[actions[..., 0]]
         # What stands in where a head does not matter may be out of its range.
         values = torch.where(matters, actions, 0)
-        contexts = (torch.zeros_like(op), op, self._choice_contexts(op, slot))
         log_probs, entropies, legal = [], [], []
-        for block, at, own in zip(self._blocks, contexts, (values[..., :1], values[..., 1:2], values[..., 2:]), strict=True):
-            log_p, acting, mask = block.rows(at)
+        for (log_p, acting, mask), own in zip(self._rows(actions), (values[..., :1], values[..., 1:2], values[..., 2:]), strict=True):
             log_probs.append(acting.gather(-1, own.unsqueeze(-1)).squeeze(-1))
             entropies.append(-(log_p.exp() * log_p).sum(dim=-1))
             legal.append(mask.sum(dim=-1))
@@ -240,6 +225,16 @@ class ActionDistribution:
             legal=torch.where(matters, torch.cat(legal, dim=-1), 0),
             matters=matters,
         )
+
+    def likeliest(self, actions: Tensor) -> Tensor:
+        """int64 [..., 8]: the likeliest value of each head given op and slot of actions [..., 8]; no meaning where it does not matter."""
+        return torch.cat([log_p.argmax(dim=-1) for log_p, _, _ in self._rows(actions)], dim=-1)
+
+    def _rows(self, actions: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """log_p, acting and mask of each block, [..., heads of the block, K], in the contexts that ops and slots of actions lead to."""
+        op, slot = actions[..., :1], actions[..., 1:2]
+        contexts = (torch.zeros_like(op), op, self._choice_contexts(op, slot))
+        return [block.rows(at) for block, at in zip(self._blocks, contexts, strict=True)]
 
     # Everything that could be drawn
 
@@ -263,8 +258,8 @@ class ActionDistribution:
         Its gradient with respect to a head's logits is policy minus prior, which does not vanish however far apart they are.
         """
         parts, counts = [], []
-        for block, chances, entropy in zip(self._blocks, prior.chances, prior.negative_entropies, strict=True):
-            parts.append(torch.where(block.reachable, entropy - (chances * block.log_p).sum(dim=-1), 0.0))
+        for block, p, entropy in zip(self._blocks, prior.probabilities, prior.negative_entropies, strict=True):
+            parts.append(torch.where(block.reachable, entropy - (p * block.log_p).sum(dim=-1), 0.0))
             counts.append(block.reachable.double())
         return self._by_head(*parts) / self._by_head(*counts).clamp(min=1.0)
 
@@ -280,25 +275,8 @@ class ActionDistribution:
         return self._by_head(*parts) / total.clamp(min=1.0), total > 0.0
 
     def op_probabilities(self) -> Tensor:
-        """[..., 6]: the policy's own chance of each op."""
+        """[..., 6]: the policy's own probability of each op."""
         return self.op.log_p.squeeze(-2).exp()
-
-    @cached_property
-    def tables(self) -> dict[Head, Table]:
-        """Each head by itself, to look into."""
-        tables = {Head.OP: self.op.table(), Head.SLOT: self.slot.table()}
-        for head in VALUE_HEADS:
-            pairs = [place for place, (each, _) in enumerate(HEAD_OP_PAIRS) if each is head]
-            size = choice_size(head, self.blueprints)
-
-            def own(values: Tensor, pairs: list[int] = pairs) -> Tensor:
-                """Contexts of this head, those of its first op first: [..., ops * S, K] of [..., S * P, K]."""
-                return values.unflatten(-2, (-1, len(HEAD_OP_PAIRS)))[..., pairs, :].transpose(-3, -2).flatten(-3, -2)
-
-            whole = self.choices.table()
-            log_p, acting, mask = (own(each)[..., :size] for each in (whole.log_p, whole.acting, whole.mask))
-            tables[head] = Table(log_p=log_p, acting=acting, mask=mask, reachable=own(whole.reachable.unsqueeze(-1)).squeeze(-1))
-        return tables
 
     @property
     def _blocks(self) -> tuple[Block, Block, Block]:
@@ -316,7 +294,7 @@ class ActionDistribution:
 
 def uniforms(seed: int, hosts: Sequence[int], step: int) -> Tensor:
     """float64 [hosts, 8]: what each host draws its decision with at a step; it depends on nothing but seed, host and step."""
-    return torch.from_numpy(np.stack([random_stream(seed, host, step, "policy").random(len(HEADS)) for host in hosts]))
+    return torch.from_numpy(np.stack([random_stream("policy", seed, host, step).random(len(HEADS)) for host in hosts]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -366,7 +344,7 @@ def _choice_mask(blueprint_mask: Tensor, width: int) -> Tensor:
 
 
 def _inverse_cdf(log_p: Tensor, uniform: Tensor) -> Tensor:
-    """int64 [...]: the first value at which the summed chances exceed the uniform number. One of chance 0 is never drawn."""
+    """int64 [...]: the first value at which the summed probabilities exceed the uniform number; never one of probability 0."""
     summed = log_p.exp().cumsum(dim=-1)
     total = summed[..., -1:]
     # Rounding may bring the product up to the total, which no sum exceeds.

@@ -1,6 +1,9 @@
 """The layers of the policy: slots through one encoder with shared weights, attention, an LSTM, and the heads.
 
 Nothing in the weights depends on how many slots a host has, so that one policy serves every host.
+
+Shapes: `...` is [hosts] for one step and [hosts, steps] for whole episodes; S: slots; F: slot fields; W: slot_width; B: blueprints;
+P: HEAD_OP_PAIRS; K: choice_width.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ HIDDEN_GAIN, HEAD_GAIN, VALUE_GAIN = math.sqrt(2.0), 0.01, 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyConfig:
-    """The size of a policy."""
+    """The sizes of a policy's layers, what it can germinate, and the prior that it starts from."""
 
     blueprints: tuple[str, ...]
     """Names of the blueprints that it can germinate, the values of its blueprint head."""
@@ -76,7 +79,7 @@ class SlotEncoder(nn.Module):
         self.output = nn.Linear(width, width)
 
     def forward(self, slots: Tensor, blueprints: Tensor) -> Tensor:
-        """[..., S, F] and [..., S] to [..., S, W]."""
+        """Features [..., S, W] of slot fields [..., S, F] and blueprint indices [..., S]."""
         x = torch.cat([slots, self.blueprint(blueprints)], dim=-1)
         return self.output(self.norm(self.input(x)).relu()).relu()
 
@@ -111,13 +114,14 @@ class Trunk(nn.Module):
         query = self.query(host).unflatten(-1, heads).unsqueeze(-3)  # [..., 1, heads, W / heads]
         key, value = self.key(slots).unflatten(-1, heads), slots.unflatten(-1, heads)  # [..., S, heads, W / heads]
         scores = (query * key).sum(dim=-1) / math.sqrt(key.shape[-1])  # [..., S, heads]
-        there = exists.unsqueeze(-1)
-        weights = scores.float().masked_fill(~there, ILLEGAL).softmax(dim=-2) * there
+        there = exists.unsqueeze(-1)  # [..., S, 1]
+        weights = scores.float().masked_fill(~there, ILLEGAL).softmax(dim=-2) * there  # [..., S, heads]
         return (weights.unsqueeze(-1).to(value.dtype) * value).sum(dim=-3).flatten(-2)
 
     def step(self, batch: ObservationBatch, memory: LSTMState) -> tuple[Tensor, Tensor, LSTMState]:
-        """One step of each host [hosts]: features [hosts, hidden], those of the slots, and the memory after it."""
+        """One step of each host [hosts]: features [hosts, hidden], those of the slots [hosts, S, W], and the memory after it."""
         x, slots = self.encode(batch)
+        # To the LSTM this is a sequence of one step, [hosts, 1, hidden], and its memory is [1 layer, hosts, hidden].
         if not self.config.memory:
             return self.output_norm(self.lstm(x.unsqueeze(1))[0].squeeze(1)), slots, memory
         h, c = memory
@@ -125,10 +129,11 @@ class Trunk(nn.Module):
         return self.output_norm(x.squeeze(1)), slots, (h.squeeze(0), c.squeeze(0))
 
     def replay(self, batch: ObservationBatch, *, checkpoint_lstm: bool, autocast: bool) -> tuple[Tensor, Tensor]:
-        """Whole episodes [hosts, steps] from zero memory: features [hosts, steps, hidden] and those of the slots."""
+        """Whole episodes [hosts, steps] from zero memory: features [hosts, steps, hidden] and those of the slots [hosts, steps, S, W]."""
         with _autocast(batch.host.device, autocast):
             x, slots = self.encode(batch)
             if not self.config.memory:
+                # Every step is an episode of its own: [hosts * steps, 1, hidden].
                 remembered = self.lstm(x.flatten(0, 1).unsqueeze(1))[0].view_as(x)
             elif checkpoint_lstm:
                 remembered = self._checkpointed(x)
@@ -163,14 +168,15 @@ class Heads(nn.Module):
         self.norm = nn.LayerNorm(width)
         sizes = {head: choice_size(head, len(config.blueprints)) for head in VALUE_HEADS}
         self.choices = nn.ModuleDict({head.value: nn.Linear(width, size) for head, size in sizes.items()})
-        # Where the values of each pair of head and op, padded to one width, stand among those of all heads for all ops.
+        # [P * K]: where the values of each pair of head and op, padded to K by repeating the last, stand among those that `forward` works
+        # out, [ops * values of all heads], the ops running slowest.
         starts = dict(zip(VALUE_HEADS, accumulate(sizes.values(), initial=0), strict=False))
         firsts = [(CHOICE_OPS.index(op) * sum(sizes.values()) + starts[head], sizes[head] - 1) for head, op in HEAD_OP_PAIRS]
         columns = [first + min(value, last) for first, last in firsts for value in range(choice_width(len(config.blueprints)))]
         self.register_buffer("columns", torch.tensor(columns), persistent=False)
 
     def forward(self, features: Tensor, slots: Tensor) -> HeadLogits:
-        """From features [..., hidden] and those of the slots [..., S, W]."""
+        """The logits in every context, from features [..., hidden] and those of the slots [..., S, W]."""
         ops = self.op_embedding.weight
         # Host, op and slot are added before the non-linearity, so that each goes through its layer once: [..., S, ops, W].
         host, op = self.from_host(features)[..., None, None, :], self.from_op(ops[list(CHOICE_OPS)])
@@ -178,6 +184,7 @@ class Heads(nn.Module):
         # One product for all heads: many small ones would take longer.
         parts = [self.choices[head.value] for head in VALUE_HEADS]
         weight, bias = (torch.cat([part.get_parameter(name) for part in parts]) for name in ("weight", "bias"))
+        # [..., S, ops, values of all heads] to [..., S, P * K].
         values = nn.functional.linear(context, weight, bias).flatten(-2).index_select(-1, self.columns)
         return HeadLogits(
             op=self.op(features), slot=self.slot(features, slots, ops), choices=values.unflatten(-1, (len(HEAD_OP_PAIRS), -1))
@@ -201,13 +208,13 @@ class PointerHead(nn.Module):
         self.key = nn.Linear(width, width)
 
     def forward(self, features: Tensor, slots: Tensor, ops: Tensor) -> Tensor:
-        """[..., hidden], [..., S, W] and [6, embedding] to [..., 6, S]."""
+        """Logits [..., 6, S] from features [..., hidden], those of the slots [..., S, W] and embeddings of the ops [6, op_embedding]."""
         query = self.query((self.from_host(features).unsqueeze(-2) + self.from_op(ops)).relu())
         return query @ self.key(slots).transpose(-1, -2) / math.sqrt(query.shape[-1])
 
 
 class ValueHead(nn.Module):
-    """The value of a state: a normalised output, and the mean and spread of returns that bring it to the reward's scale.
+    """The value of a state: a normalised output, and the mean and std of returns that bring it to the reward's scale.
 
     PopArt keeps `mean` and `std` near those of the returns and corrects the weights, so that the values stay what they were.
     """
@@ -220,7 +227,7 @@ class ValueHead(nn.Module):
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.output = nn.Linear(hidden, 1)
-        # In double precision: the spread is a small difference of large squares when returns lie far from 0.
+        # In double precision: the std comes from a small difference of large squares when returns lie far from 0.
         self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
         self.register_buffer("std", torch.ones((), dtype=torch.float64))
         self.register_buffer("second_moment", torch.ones((), dtype=torch.float64))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from esper.leyline.actions import Head
 from esper.leyline.errors import unknown
 from esper.tamiyo.policy.batch import ObservationBatch
-from esper.tamiyo.policy.heads import ActionDistribution, Exploration, HeadLogits, Scores
+from esper.tamiyo.policy.heads import ActionDistribution, Exploration, HeadLogits
 from esper.tamiyo.policy.network import (
     HIDDEN_GAIN,
     VALUE_GAIN,
@@ -34,7 +34,7 @@ from esper.tamiyo.policy.prior_tables import prior_logits
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PolicyState:
-    """What a policy remembers of each host of a batch."""
+    """What a policy remembers of each host of a batch: memory and cell of two LSTMs, each [hosts, hidden]."""
 
     actor: LSTMState
     critic: LSTMState
@@ -58,22 +58,6 @@ class Acted:
     state: PolicyState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Evaluated:
-    """Recorded actions, seen by a policy."""
-
-    distribution: ActionDistribution
-    scores: Scores
-    """[hosts, steps]: log-probabilities and entropies by head."""
-    value: Tensor
-    """[hosts, steps]."""
-
-    @property
-    def log_prob(self) -> Tensor:
-        """[hosts, steps]: of the whole action."""
-        return self.scores.log_prob
-
-
 class Policy(nn.Module):
     """Actor and critic. The same generator gives the same initial weights; torch's global random stream is left alone."""
 
@@ -94,7 +78,7 @@ class Policy(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device that the weights are on, where batches have to be too."""
         return self.value_head.output.weight.device
 
     def initial_state(self, hosts: int) -> PolicyState:
@@ -114,7 +98,7 @@ class Policy(nn.Module):
     ) -> tuple[Tensor, ActionDistribution, LSTMState]:
         """The actor alone: actions of a batch [hosts], their distribution, and its memory afterwards.
 
-        uniforms: [hosts, 8], what chance has to say (see `heads.uniforms`); None for the likeliest value of each head.
+        uniforms: [hosts, 8] random numbers to draw with (see `heads.uniforms`); None for the likeliest value of each head.
         """
         features, slots, memory = self.actor.step(batch, memory)
         distribution = ActionDistribution(self._logits(features, slots, batch), batch, explore)
@@ -142,7 +126,7 @@ class Policy(nn.Module):
         return Acted(actions=actions, log_prob=log_prob, value=value, state=PolicyState(actor=actor, critic=critic))
 
     def _logits(self, features: Tensor, slots: Tensor, batch: ObservationBatch) -> HeadLogits:
-        """What the heads say, on top of the log-chances of the prior."""
+        """The heads' logits on top of the prior's log-probabilities, from features [..., hidden] and those of the slots [..., S, W]."""
         logits: HeadLogits = self.heads(features, slots)
         if self.config.prior is None:
             return logits
@@ -171,12 +155,6 @@ class Policy(nn.Module):
         """[hosts, steps]: the critic's output over whole episodes, before it is brought to the reward's scale."""
         features, _ = self.critic.replay(batch, checkpoint_lstm=checkpoint_lstm, autocast=autocast)
         return self.value_head(features)
-
-    def evaluate(self, batch: ObservationBatch, actions: Tensor, explore: Exploration | None = None) -> Evaluated:
-        """Score recorded actions [hosts, steps, 8] of whole episodes."""
-        distribution = self.replay(batch, explore)
-        value = self.value_head.denormalise(self.normalised_values(batch))
-        return Evaluated(distribution=distribution, scores=distribution.score(actions), value=value)
 
     # Parameters
 

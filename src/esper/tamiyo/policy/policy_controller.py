@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
@@ -12,41 +11,30 @@ from esper.leyline.errors import StateError
 from esper.tamiyo.controllers.controller import State
 from esper.tamiyo.observe.signals import Observation
 from esper.tamiyo.policy.batch import ObservationBatch, decision_of
-from esper.tamiyo.policy.heads import uniforms
 from esper.tamiyo.policy.network import LSTMState
 from esper.tamiyo.policy.policy import Policy
-from esper.tamiyo.policy.policy_file import load_policy
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyController:
-    """Decides as a policy does. The policy is not changed, and may serve any number of hosts, whatever their slots."""
+    """Takes the mode of a policy, the likeliest value of each head. The policy may serve any number of hosts, whatever their slots."""
 
     policy: Policy
-    deterministic: bool = True
-    """Take the likeliest value of each head; otherwise draw, by seed, host and epoch."""
     name: str = "policy"
 
-    @classmethod
-    def from_file(cls, path: str | Path, *, deterministic: bool = True, device: torch.device | str = "cpu") -> PolicyController:
-        """With the policy in a file; raises PolicyError if it cannot be used."""
-        return cls(load_policy(path, device=device), deterministic)
-
-    def start(self, host: int, slots: tuple[str, ...], seed: int) -> State:
-        """Nothing is remembered yet but where chance comes from."""
+    def start(self, seed: int) -> State:
+        """A memory of zeros. Nothing is random, so the seed does not matter."""
         nothing = [0.0] * self.policy.config.hidden
-        return {"seed": seed, "host": host, "memory": [nothing, nothing]}
+        return {"memory": [nothing, nothing]}
 
     def decide(self, observation: Observation, state: State) -> tuple[Decision, State]:
-        """What the policy does, and how sure it is of it."""
-        config, device = self.policy.config, self.policy.device
-        batch = ObservationBatch.from_observations([observation], config.blueprints, device)
-        chance = None if self.deterministic else uniforms(state["seed"], [state["host"]], observation.report.epoch)
-        actions, distribution, (h, c) = self.policy.choose(batch, self._memory(state), chance)
-        decision = decision_of(observation.masks, actions[0].tolist(), config.blueprints)
-        sure = float(distribution.score(actions).log_prob.exp()[0])
-        memory = [each[0].tolist() for each in (h, c)]
-        return replace(decision, reason=f"probability {sure:.2g}"), {**state, "memory": memory}
+        """What the policy does, with its probability as the reason."""
+        blueprints = self.policy.config.blueprints
+        batch = ObservationBatch.from_observations([observation], blueprints, self.policy.device)
+        actions, distribution, memory = self.policy.choose(batch, self._memory(state), None)
+        decision = decision_of(observation.masks, actions[0].tolist(), blueprints)
+        probability = float(distribution.score(actions).log_prob.exp()[0])
+        return replace(decision, reason=f"probability {probability:.2g}"), {"memory": [each[0].tolist() for each in memory]}
 
     def _memory(self, state: State) -> LSTMState:
         # A float32 survives the way through Python's floats, and through JSON, bit by bit.

@@ -20,22 +20,22 @@ Share = Annotated[float, Range(0.0, 1.0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
-    """Chances of the legal values of each head: the same for all, but for op and alpha_target."""
+    """Probabilities of the legal values of each head: the same for all, but for op and alpha_target."""
 
     wait: Share = 0.9
-    """Chance of WAIT."""
+    """Probability of WAIT while neither ADVANCE nor FOSSILIZE is legal."""
     wait_when_ready: Share = 0.5
-    """Chance of WAIT when ADVANCE or FOSSILIZE is legal, if `wait` is not smaller still."""
+    """Probability of WAIT when ADVANCE or FOSSILIZE is legal, if `wait` is not smaller still."""
     prune: Share = 0.1
     """PRUNE's share of what WAIT leaves; the other legal ops have equal parts of the rest, and WAIT what nobody takes."""
     full_influence: Share = 0.7
-    """Chance of the alpha target 1.0, the only one that leads to HOLDING."""
+    """Probability of the alpha target 1.0, the only one that leads to HOLDING."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
 
     def probabilities(self, head: Head, mask: BoolArray) -> NDArray[np.float64]:
-        """Chances [..., choices] for a mask [..., choices] of the head's legal values. Each row sums to 1, or is 0 if nothing is legal."""
+        """[..., values] for a mask [..., values] of the head's legal values. Each row sums to 1, or is 0 if nothing is legal."""
         legal = mask.astype(np.float64)
         if head is Head.OP:
             return self._ops(legal)
@@ -49,15 +49,16 @@ class Prior:
         return np.divide(legal, total, out=np.zeros_like(legal), where=total > 0.0)
 
     def _ops(self, legal: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Probabilities of the ops [..., 6], from 1.0 for each that is legal and 0.0 for the rest."""
         ready = legal[..., [Op.ADVANCE, Op.FOSSILIZE]].any(axis=-1)
         rest = 1.0 - np.where(ready, min(self.wait, self.wait_when_ready), self.wait)
         prune = rest * self.prune * legal[..., Op.PRUNE]
         others = legal.copy()
         others[..., [Op.WAIT, Op.PRUNE]] = 0.0
-        chances = others * ((rest - prune) / _at_least_one(others.sum(axis=-1)))[..., None]
-        chances[..., Op.PRUNE] = prune
-        chances[..., Op.WAIT] = 1.0 - chances.sum(axis=-1)
-        return chances
+        found = others * ((rest - prune) / _at_least_one(others.sum(axis=-1)))[..., None]
+        found[..., Op.PRUNE] = prune
+        found[..., Op.WAIT] = 1.0 - found.sum(axis=-1)
+        return found
 
 
 def _at_least_one(counts: NDArray[np.float64]) -> NDArray[np.float64]:
