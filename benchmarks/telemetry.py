@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from esper.leyline.actions import Op
+from esper.leyline.actions import Decision, Op
 from esper.leyline.events import Decided, EpochFinished, Event, GateChecked, SeedMeasured, StageChanged
 from esper.leyline.reports import Gate
 from esper.leyline.stages import Stage

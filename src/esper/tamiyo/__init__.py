@@ -1,7 +1,7 @@
 """The mind: signals, masks, the heuristic and the other controllers that decide what grows."""
 
 from esper.tamiyo.controllers.baselines import FixedConfig, RandomConfig
-from esper.tamiyo.controllers.controller import CONTROLLERS, Controller, State, make
+from esper.tamiyo.controllers.controller import CONTROLLERS, Controller, State, make, register
 from esper.tamiyo.controllers.heuristic import HeuristicConfig
 from esper.tamiyo.observe.masks import HEAD_VALUES, Masks, Rules, blueprint_names
 from esper.tamiyo.observe.signals import Observation, SignalTracker
@@ -20,4 +20,5 @@ __all__ = [
     "State",
     "blueprint_names",
     "make",
+    "register",
 ]
