@@ -15,7 +15,7 @@ from esper.leyline.actions import WAIT, Decision, Head, Op
 from esper.nissa import NullHub
 from esper.simic.growth.recording import EpisodeRecorder, read_episodes
 from esper.simic.learning.dataset import EpisodeDataset, stack
-from esper.simic.learning.offline import ImplicitQLearning, QNetwork, TwinQ, advantage_weights, expectile_loss, follow, q_targets
+from esper.simic.learning.offline import ImplicitQLearning, QNetwork, TwinQ, advantage_weights, expectile_loss, follow
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.runs.offline import OfflineRun
 from esper.tamiyo import Observation
@@ -42,14 +42,6 @@ def test_the_value_with_the_least_expectile_loss_lies_between_mean_and_best(valu
     losses = expectile_loss(targets[None] - candidates[:, None], expectile).sum(dim=1)
     found = float(candidates[losses.argmin()])
     assert float(targets.mean()) - 0.011 <= found <= float(targets.max()) + 0.011
-
-
-def test_q_targets_by_hand() -> None:
-    reward = torch.tensor([[1.0, 2.0, 3.0], [4.0, 9.0, 9.0]])
-    value = torch.tensor([[10.0, 20.0, 30.0], [40.0, 50.0, 60.0]])
-    weight = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
-    # The last step of an episode is its end: nothing follows, whatever the critic says of the padding.
-    assert q_targets(reward, value, weight, 0.5).tolist() == [[1.0 + 10.0, 2.0 + 15.0, 3.0], [4.0, 0.0, 0.0]]
 
 
 def test_advantage_weights_by_hand() -> None:

@@ -11,7 +11,7 @@ import torch
 from esper.leyline.actions import WAIT, Decision, Op
 from esper.leyline.errors import ConfigError, RunError
 from esper.simic.growth.recording import FOLDER, EpisodeRecorder, read_episodes
-from esper.simic.learning.dataset import EpisodeDataset, allowed, read_dataset, returns_to_go, split, stack
+from esper.simic.learning.dataset import EpisodeDataset, allowed, read_dataset, split, stack
 from esper.tamiyo import Observation
 from esper.tamiyo.policy.batch import HEADS, action_of
 from tests.simic.recordings import first_observation, germinate, place, record, rewrite, summary_of, waiting, write_run
@@ -171,9 +171,10 @@ def test_episodes_with_fewer_slots_are_stacked_with_those_that_have_more(run: Pa
     assert allowed(lessons.batch, lessons.actions).all()
 
 
-def test_returns_are_what_follows_discounted() -> None:
-    reward, weight = torch.tensor([[1.0, 2.0, 4.0], [3.0, 9.0, 9.0]]), torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
-    assert returns_to_go(reward, weight, 0.5).tolist() == [[3.0, 4.0, 4.0], [3.0, 0.0, 0.0]]
+def test_returns_are_what_follows_discounted(tmp_path: Path) -> None:
+    episodes = [[(place(0), WAIT, reward) for reward in rewards] for rewards in ((1.0, 2.0, 4.0), (3.0,))]
+    dataset = lessons_of(tmp_path / "run", episodes)
+    assert dataset.returns(0.5).tolist() == [[3.0, 4.0, 4.0], [3.0, 0.0, 0.0]]
 
 
 def test_a_decision_against_the_rules_is_nothing_to_learn(tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ def test_masks_advantages_entropies_and_kl_agree_with_sums_over_everything():
     assert torch.allclose(rollout.advantages(0.9, 0.8), rollout.reward - rollout.value)
     longer = play(new_policy(Sentinel(3)), Sentinel(3), 1, explore)
     for host in range(3):
-        expected = brute_force(longer.reward[host].tolist(), longer.value[host].tolist(), "terminated", 0.0, 0.9, 0.8)
+        expected = brute_force(longer.reward[host].tolist(), longer.value[host].tolist(), 0.9, 0.8)
         assert longer.advantages(0.9, 0.8)[host].tolist() == pytest.approx(expected, abs=1e-5)
 
 

@@ -56,7 +56,7 @@ class EpisodeDataset:
 
     def returns(self, gamma: float) -> Tensor:
         """[episodes, steps]: what was earned from each step to the end, discounted; 0 in padding."""
-        return returns_to_go(self.reward, self.weight, gamma)
+        return discounted(self.reward * self.weight, gamma)
 
     def choices(self) -> Tensor:
         """[episodes, steps], 1 or 0: whether there was something to decide, and what was decided was allowed.
@@ -76,11 +76,6 @@ class EpisodeDataset:
         for tensor in (*self.batch.tensors().values(), self.actions, self.reward, self.weight):
             digest.update(tensor.contiguous().numpy().tobytes())
         return digest.hexdigest()
-
-
-def returns_to_go(reward: Tensor, weight: Tensor, gamma: float) -> Tensor:
-    """[episodes, steps]: reward of each step plus gamma times what follows; the end of an episode is its end."""
-    return discounted(reward * weight, weight == 0, gamma)
 
 
 def allowed(batch: ObservationBatch, actions: Tensor) -> Tensor:

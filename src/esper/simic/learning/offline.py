@@ -23,6 +23,7 @@ from esper.simic.learning.imitation import agreement, make_optimizer, step, weig
 from esper.simic.learning.offline_config import IQLConfig
 from esper.simic.learning.popart import follow_returns
 from esper.simic.learning.ppo_metrics import mean_of
+from esper.simic.learning.rollout import td_targets
 from esper.tamiyo.observe.masks import HEAD_VALUES
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch
 from esper.tamiyo.policy.network import HIDDEN_GAIN, VALUE_GAIN, PolicyConfig, Trunk, initialise
@@ -41,13 +42,6 @@ def expectile_loss(difference: Tensor, expectile: float) -> Tensor:
     difference: target minus value.
     """
     return torch.where(difference < 0, 1.0 - expectile, expectile) * difference.square()
-
-
-def q_targets(reward: Tensor, value: Tensor, weight: Tensor, gamma: float) -> Tensor:
-    """[episodes, steps]: reward plus gamma times the value of the state reached, which is 0 behind the end of an episode."""
-    following = torch.zeros_like(value)
-    following[:, :-1] = value[:, 1:] * weight[:, 1:]
-    return (reward + gamma * following) * weight
 
 
 def advantage_weights(advantage: Tensor, beta: float, limit: float) -> Tensor:
@@ -155,7 +149,7 @@ class ImplicitQLearning:
             slow = torch.minimum(*self.slow_q(lessons.batch, lessons.actions))
             returns = lessons.returns(config.gamma)
             warming = self.passes < config.warmup
-            target = head.normalise(returns if warming else q_targets(lessons.reward, head.denormalise(value), weight, config.gamma))
+            target = head.normalise(returns if warming else td_targets(lessons.reward, head.denormalise(value), weight, config.gamma))
             advantage = slow - value
             preference = torch.ones_like(slow) if warming else advantage_weights(advantage, config.beta, config.weight_limit)
         first, second = self.q(lessons.batch, lessons.actions)
