@@ -60,7 +60,7 @@ def test_offline_learning_leaves_a_run_folder_like_any_other(recorded: Path, tmp
     assert "cannot be told from recordings" in printed
     run = tmp_path / "mine"
     assert read_policy_info(run / "policy.safetensors").trained["method"] == "iql"
-    assert len(summary_of(run)["passes"]) == 4
+    assert len(summary_of(run)["epochs"]) == 4
     kinds = [json.loads(line)["kind"] for line in (run / "events.jsonl").read_text().splitlines()]
     assert set(kinds) <= set(EVENT_TYPES)
     assert len(kinds) == 1 + 4 + 1

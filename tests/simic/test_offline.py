@@ -62,7 +62,7 @@ def test_the_slow_network_goes_a_share_of_the_way() -> None:
 # The networks
 
 
-def network_and_lessons(tmp_path: Path, decisions: list[Decision]) -> tuple[QNetwork, ObservationBatch, Tensor]:
+def network_and_batch(tmp_path: Path, decisions: list[Decision]) -> tuple[QNetwork, ObservationBatch, Tensor]:
     """A Q network, and one observation with each of these decisions."""
     recorder = EpisodeRecorder()
     for decision in decisions:
@@ -84,7 +84,7 @@ def test_an_action_is_valued_by_the_heads_that_matter_and_the_slot_it_names(tmp_
         Decision(op=Op.GERMINATE, slot=slots[0], blueprint="norm", tempo=10),
         WAIT,
     ]
-    network, batch, actions = network_and_lessons(tmp_path, [grown, *different])
+    network, batch, actions = network_and_batch(tmp_path, [grown, *different])
     with torch.no_grad():
         values = network(batch, actions).squeeze(1)
         idle = actions.clone()
@@ -95,7 +95,7 @@ def test_an_action_is_valued_by_the_heads_that_matter_and_the_slot_it_names(tmp_
 
 
 def test_the_twins_differ_and_share_nothing(tmp_path: Path) -> None:
-    _, batch, actions = network_and_lessons(tmp_path, [germinate(), WAIT])
+    _, batch, actions = network_and_batch(tmp_path, [germinate(), WAIT])
     names = first_observation().masks.blueprint_names
     twins = TwinQ(PolicyConfig(blueprints=names, hidden=16, slot_width=8), torch.Generator().manual_seed(0))
     first, second = twins(batch, actions)
@@ -133,7 +133,7 @@ def plan(study: OfflineRun, tmp_path: Path) -> tuple[int, int]:
     recorder.save(tmp_path / "episodes" / "one.safetensors", task="digits", seed=0, controller="made up")
     episodes, blueprints = read_episodes([tmp_path])
     with torch.no_grad():
-        ops = study.policy.replay(stack(episodes, len(blueprints)).batch).mode()[0, :, 0]
+        ops = study.policy.replay(stack(episodes, len(blueprints)).observations).mode()[0, :, 0]
     return int(ops[0]), int(ops[1])
 
 
@@ -186,11 +186,11 @@ def test_values_first_learn_the_recorded_returns(problem: Path) -> None:
     assert isinstance(student, ImplicitQLearning)
     for slow, fast in zip(student.slow_q.parameters(), student.q.parameters(), strict=True):
         assert torch.equal(slow, fast)  # from here on they look for better ones
-    lessons = study.lessons
+    dataset = study.lessons
     with torch.no_grad():
-        value = study.policy.evaluate(lessons.batch, lessons.actions).value
+        value = study.policy.evaluate(dataset.observations, dataset.actions).value
     at_start = float(value[:, 0].mean())
-    assert at_start == pytest.approx(float(lessons.returns(0.995)[:, 0].mean()), abs=0.08)
+    assert at_start == pytest.approx(float(dataset.returns(0.995)[:, 0].mean()), abs=0.08)
 
 
 def test_only_recorded_actions_are_ever_valued(problem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def test_only_recorded_actions_are_ever_valued(problem: Path, monkeypatch: pytes
     assert valued <= recorded
 
 
-def _pairs(lessons: EpisodeDataset) -> list[list[int]]:
+def _pairs(dataset: EpisodeDataset) -> list[list[int]]:
     """Place and action of every step."""
-    seen = lessons.batch.host.argmax(dim=-1).flatten().tolist()
-    return [[where, *action] for where, action in zip(seen, lessons.actions.flatten(0, 1).tolist(), strict=True)]
+    seen = dataset.observations.host.argmax(dim=-1).flatten().tolist()
+    return [[where, *action] for where, action in zip(seen, dataset.actions.flatten(0, 1).tolist(), strict=True)]

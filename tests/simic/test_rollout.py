@@ -94,12 +94,12 @@ def test_everything_written_is_read_back_and_the_rest_is_legal_padding():
     assert rollout.lengths().tolist() == [2, 4, 1]
     assert rollout.weight.shape == (3, 4), "cut to the longest episode"
     assert rollout.reward.tolist() == [[0, 1, 0, 0], [0, 1, 2, 3], [0, 0, 0, 0]]
-    assert rollout.batch.host[1, 2, 0].item() == pytest.approx(1.2)
-    assert rollout.batch.exists[0, 0].tolist() == [True, True, False, False], "fewer slots than there is room for"
+    assert rollout.observations.host[1, 2, 0].item() == pytest.approx(1.2)
+    assert rollout.observations.exists[0, 0].tolist() == [True, True, False, False], "fewer slots than there is room for"
     padding = rollout.weight == 0
-    assert rollout.batch.op_mask[padding].tolist() == [[True, *[False] * 5]] * int(padding.sum())
+    assert rollout.observations.op_mask[padding].tolist() == [[True, *[False] * 5]] * int(padding.sum())
     assert (rollout.actions[padding][:, 0] == Op.WAIT).all()
-    distribution = POLICY.replay(rollout.batch, rollout.exploration)
+    distribution = POLICY.replay(rollout.observations, rollout.exploration)
     assert distribution.score(rollout.actions).log_prob[padding].abs().max() < 1e-6
     assert rollout.advantages(0.99, 0.95)[padding].abs().max() == 0.0
 
@@ -143,7 +143,7 @@ def test_filling_it_allocates_nothing_new():
     buffer.clear()
     fill(buffer, [1, 2])
     assert [tensor.data_ptr() for tensor in buffer._tensors()] == places
-    assert buffer.rollout().batch.host.data_ptr() == buffer.batch.host.data_ptr()
+    assert buffer.rollout().observations.host.data_ptr() == buffer.observations.host.data_ptr()
 
 
 @pytest.mark.parametrize(

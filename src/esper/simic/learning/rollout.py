@@ -21,7 +21,7 @@ from esper.tamiyo.policy.policy import Acted
 class Rollout:
     """Whole episodes, one a row, each to its end; all tensors are [hosts, steps] in front."""
 
-    batch: ObservationBatch
+    observations: ObservationBatch
     actions: Tensor
     """int64 [hosts, steps, 8]."""
     log_prob: Tensor
@@ -29,7 +29,7 @@ class Rollout:
     value: Tensor
     """What the critic expected then."""
     reward: Tensor
-    """Of what followed."""
+    """What each step earned."""
     weight: Tensor
     """1 for a step that happened, 0 for padding."""
     exploration: Exploration | None
@@ -65,7 +65,7 @@ class RolloutBuffer:
         if min(hosts, steps, blueprints) < 1 or slots < 0:
             raise ValueError(f"a buffer needs hosts, steps and blueprints; found {hosts}, {steps}, {blueprints} and {slots} slots")
         self.hosts, self.steps, self.exploration = hosts, steps, exploration
-        self.batch = ObservationBatch.padding((hosts, steps), max(1, slots), blueprints, device)
+        self.observations = ObservationBatch.padding((hosts, steps), max(1, slots), blueprints, device)
         self._fresh = ObservationBatch.padding((1, 1), max(1, slots), blueprints, device)
 
         def zeros(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -82,27 +82,27 @@ class RolloutBuffer:
 
     def clear(self) -> None:
         """Make room for the next round: everything is padding again."""
-        for name, tensor in self.batch.tensors().items():
+        for name, tensor in self.observations.tensors().items():
             tensor.copy_(self._fresh.tensors()[name].expand_as(tensor))
-        for tensor in self._tensors()[len(self.batch.tensors()) :]:
+        for tensor in self._tensors()[len(self.observations.tensors()) :]:
             tensor.zero_()
 
     def decided(self, hosts: Sequence[int], step: int, batch: ObservationBatch, acted: Acted) -> None:
         """What these hosts, in the order of the batch, saw and decided at a step, counted from 0. Steps of a host come in order."""
         rows = self._rows(hosts, step)
         slots = batch.slot_count
-        if slots > self.batch.slot_count:
-            raise ValueError(f"a host has {slots} slots; the buffer was made for {self.batch.slot_count}")
+        if slots > self.observations.slot_count:
+            raise ValueError(f"a host has {slots} slots; the buffer was made for {self.observations.slot_count}")
         if self.weight[rows, step].any() or (step > 0 and not self.judged[rows, step - 1].all()):
             raise ValueError(f"step {step} of hosts {list(hosts)} was decided before, or the step before it has no outcome yet")
         if step > 0 and self.terminated[rows, step - 1].any():
             raise ValueError(f"an episode of hosts {list(hosts)} ended before step {step}; the buffer holds one whole episode of each")
         # The slots lie in another dimension in each of these; what the host has fewer of stays padding.
         for name in ("host", "op_mask"):
-            getattr(self.batch, name)[rows, step] = getattr(batch, name)
+            getattr(self.observations, name)[rows, step] = getattr(batch, name)
         for name in ("slots", "blueprints", "exists", "blueprint_mask"):
-            getattr(self.batch, name)[rows, step, :slots] = getattr(batch, name)
-        self.batch.slot_mask[rows, step, :, :slots] = batch.slot_mask
+            getattr(self.observations, name)[rows, step, :slots] = getattr(batch, name)
+        self.observations.slot_mask[rows, step, :, :slots] = batch.slot_mask
         self.actions[rows, step] = acted.actions
         self.log_prob[rows, step] = acted.log_prob
         self.value[rows, step] = acted.value
@@ -124,7 +124,7 @@ class RolloutBuffer:
             raise ValueError(f"every host must have one whole episode; those of hosts {(~whole).nonzero().flatten().tolist()} have no end")
         used = int(self.weight.sum(dim=1).max())
         return Rollout(
-            batch=self.batch[:, :used],
+            observations=self.observations[:, :used],
             actions=self.actions[:, :used],
             log_prob=self.log_prob[:, :used],
             value=self.value[:, :used],
@@ -140,7 +140,7 @@ class RolloutBuffer:
 
     def _tensors(self) -> list[Tensor]:
         own = (self.actions, self.log_prob, self.value, self.reward, self.weight, self.judged, self.terminated)
-        return [*self.batch.tensors().values(), *own]
+        return [*self.observations.tensors().values(), *own]
 
 
 # Of rows that hold one episode each, from its first step to its end, and padding of weight 0 behind it
