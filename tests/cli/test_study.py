@@ -42,9 +42,7 @@ def test_a_clone_of_a_recorded_run_is_where_ppo_starts(recorded: Path, tmp_path:
     assert "never recorded, and so not learned:" in printed
     host = ["--fix", "widths=[2,2,2]", "train_size=100", "batch=50", "--epochs", "3", "--no-control"]
     few = ["--rounds", "1", "--hosts", "2", "--pool", "2", "--examined", "2", "--workers", "1"]
-    command = [sys.executable, "-m", "esper.cli.main", "train", "ppo", "--from-policy", str(policy), "--run", "taught", *few, *host]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
+    assert main(["train", "ppo", "--from-policy", str(policy), "--run", "taught", "--quiet", *few, *host]) == 0
     taught = load_policy(tmp_path / "taught" / "policy.safetensors")
     clone = load_policy(policy)
     assert taught.config == clone.config

@@ -43,7 +43,7 @@ def fixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def clone(fixed: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[OfflineRun, dict[str, Any], Path]:
     """A study of them that came to its end, its summary and its folder."""
     folder = tmp_path_factory.mktemp("studied")
-    study = studied(OfflineRun(BCConfig(runs=(fixed,), epochs=80, held_out=0.3, batch=4, **SMALL), NullHub(), "esper train bc", folder))
+    study = studied(OfflineRun(BCConfig(runs=(fixed,), epochs=50, held_out=0.3, batch=4, **SMALL), NullHub(), "esper train bc", folder))
     return study, study.end(), folder
 
 
@@ -107,7 +107,7 @@ def test_a_fixed_plan_is_imitated_on_hosts_that_were_held_out(clone: tuple[Offli
 def test_the_critic_predicts_what_was_earned_on_its_own_scale(tmp_path: Path) -> None:
     # Two kinds of host that can be told apart by what is seen, and earn 100 and 300 at the end.
     episodes = [[(place(n % 2), WAIT, 0.0), (place(n % 2), WAIT, 100.0 + 200.0 * (n % 2))] for n in range(12)]
-    config = BCConfig(runs=(write_run(tmp_path / "run", episodes),), epochs=120, patience=120, gamma=1.0, **SMALL)
+    config = BCConfig(runs=(write_run(tmp_path / "run", episodes),), epochs=60, patience=60, gamma=1.0, **SMALL)
     study = studied(OfflineRun(config, NullHub()))
     summary = study.end()
     head, returns, weight = study.policy.value_head, study.lessons.returns(1.0), study.lessons.weight
@@ -126,7 +126,7 @@ def test_with_balance_a_rare_act_is_the_likeliest_where_it_was_done_half_of_the_
     run = write_run(tmp_path / "run", episodes)
     chances = {}
     for balance in (0.0, 1.0):
-        study = studied(OfflineRun(BCConfig(runs=(run,), epochs=60, patience=60, balance=balance, **SMALL), NullHub()))
+        study = studied(OfflineRun(BCConfig(runs=(run,), epochs=40, patience=40, batch=16, balance=balance, **SMALL), NullHub()))
         with torch.no_grad():
             op = study.policy.replay(study.lessons.observations).op_probabilities()[..., Op.GERMINATE].mean()
         recorded = float(study.lessons.actions[..., 0].eq(Op.GERMINATE).float().mean())

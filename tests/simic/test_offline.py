@@ -149,7 +149,7 @@ def problem(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def iql(run: Path, **settings: Any) -> IQLConfig:
-    usual = {"epochs": 70, "warmup": 0, "expectile": 0.9, "polyak": 0.1, "batch": 32, "held_out": 0.1}
+    usual = {"epochs": 50, "warmup": 0, "learning_rate": 0.01, "expectile": 0.9, "polyak": 0.1, "batch": 32, "held_out": 0.1}
     return IQLConfig(runs=(run,), **{**SMALL, **usual, **settings})
 
 
@@ -163,7 +163,7 @@ def test_the_recording_is_as_described() -> None:
 
 
 def test_it_finds_the_best_plan_where_imitation_repeats_the_majority(problem: Path, tmp_path: Path) -> None:
-    cloned = studied(OfflineRun(BCConfig(runs=(problem,), epochs=60, balance=0.0, held_out=0.1, batch=32, **SMALL), NullHub()))
+    cloned = studied(OfflineRun(BCConfig(runs=(problem,), epochs=20, balance=0.0, held_out=0.1, batch=32, **SMALL), NullHub()))
     assert plan(cloned, tmp_path / "bc") == (Op.WAIT, Op.WAIT)
     learned = studied(OfflineRun(iql(problem), NullHub()))
     assert plan(learned, tmp_path / "iql") == (Op.GERMINATE, Op.GERMINATE)
@@ -171,17 +171,17 @@ def test_it_finds_the_best_plan_where_imitation_repeats_the_majority(problem: Pa
 
 def test_a_state_valued_by_the_mean_of_what_was_done_there_is_not_worth_going_to(problem: Path, tmp_path: Path) -> None:
     # In the good place the better act is found; but that others wasted it keeps the policy from going there.
-    learned = studied(OfflineRun(iql(problem, expectile=0.5), NullHub()))
+    learned = studied(OfflineRun(iql(problem, expectile=0.5, epochs=40), NullHub()))
     assert plan(learned, tmp_path) == (Op.WAIT, Op.GERMINATE)
 
 
 def test_without_a_preference_it_repeats_the_majority_too(problem: Path, tmp_path: Path) -> None:
-    learned = studied(OfflineRun(iql(problem, beta=0.0, epochs=40), NullHub()))
+    learned = studied(OfflineRun(iql(problem, beta=0.0, epochs=20), NullHub()))
     assert plan(learned, tmp_path) == (Op.WAIT, Op.WAIT)
 
 
 def test_values_first_learn_the_recorded_returns(problem: Path) -> None:
-    study = studied(OfflineRun(iql(problem, warmup=40, epochs=40), NullHub()))
+    study = studied(OfflineRun(iql(problem, warmup=25, epochs=25), NullHub()))
     student = study.student
     assert isinstance(student, ImplicitQLearning)
     for slow, fast in zip(student.slow_q.parameters(), student.q.parameters(), strict=True):
