@@ -38,7 +38,7 @@ def played(school: PPORun) -> Rollout:
     """One episode of every host in the pool under the untrained policy."""
     hosts = len(school.starts)
     buffer = RolloutBuffer(
-        hosts, school.buffer.steps, school.buffer.batch.slot_count, len(school.policy.config.blueprints), exploration=school.explore
+        hosts, school.buffer.steps, school.buffer.observations.slot_count, len(school.policy.config.blueprints), exploration=school.explore
     )
     play_round(school.environment, school.policy, school.starts, seed=5, explore=school.explore, buffer=buffer)
     return buffer.rollout()
@@ -54,7 +54,7 @@ def fitted(school: PPORun, rollout: Rollout, returns: Tensor, rows: Tensor) -> P
     for _ in range(PASSES):
         for part in rows[torch.randperm(len(rows), generator=shuffle)].split(16):
             weight = rollout.weight[part]
-            error = policy.normalised_values(rollout.batch[part]) - policy.value_head.normalise(returns[part])
+            error = policy.normalised_values(rollout.observations[part]) - policy.value_head.normalise(returns[part])
             optimizer.zero_grad()
             ((error.square() * weight).sum() / weight.sum()).backward()
             torch.nn.utils.clip_grad_norm_(parameters, 0.5)
@@ -71,7 +71,7 @@ def with_critic(school: PPORun, rollout: Rollout, gamma: float) -> Rollout:
     for known, unseen in (halves, halves[::-1]):
         with torch.enable_grad():
             policy = fitted(school, rollout, returns, known)
-        values[unseen] = policy.value_head.denormalise(policy.normalised_values(rollout.batch[unseen]))
+        values[unseen] = policy.value_head.denormalise(policy.normalised_values(rollout.observations[unseen]))
     print(f"explained variance of the critic on unseen hosts: {explained_variance(values, returns, rollout.weight):.3f}")
     return replace(rollout, value=values * rollout.weight)
 
@@ -84,7 +84,7 @@ def gradients(school: PPORun, rollout: Rollout, advantage: Tensor, groups: int) 
     for group in range(groups):
         rows = torch.arange(group, rollout.hosts, groups)
         weight = rollout.weight[rows]
-        scores = policy.replay(rollout.batch[rows], rollout.exploration).score(rollout.actions[rows])
+        scores = policy.replay(rollout.observations[rows], rollout.exploration).score(rollout.actions[rows])
         loss = -(scores.log_prob * normalised(advantage[rows], weight) * weight).sum() / weight.sum()
         parts = torch.autograd.grad(loss, parameters, allow_unused=True)
         whole = [torch.zeros_like(p) if part is None else part for p, part in zip(parameters, parts, strict=True)]

@@ -42,9 +42,7 @@ def test_a_clone_of_a_recorded_run_is_where_ppo_starts(recorded: Path, tmp_path:
     assert "never recorded, and so not learned:" in printed
     host = ["--fix", "widths=[2,2,2]", "train_size=100", "batch=50", "--epochs", "3", "--no-control"]
     few = ["--rounds", "1", "--hosts", "2", "--pool", "2", "--examined", "2", "--workers", "1"]
-    command = [sys.executable, "-m", "esper.cli.main", "train", "ppo", "--from-policy", str(policy), "--run", "taught", *few, *host]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
+    assert main(["train", "ppo", "--from-policy", str(policy), "--run", "taught", "--quiet", *few, *host]) == 0
     taught = load_policy(tmp_path / "taught" / "policy.safetensors")
     clone = load_policy(policy)
     assert taught.config == clone.config
@@ -60,7 +58,7 @@ def test_offline_learning_leaves_a_run_folder_like_any_other(recorded: Path, tmp
     assert "cannot be told from recordings" in printed
     run = tmp_path / "mine"
     assert read_policy_info(run / "policy.safetensors").trained["method"] == "iql"
-    assert len(summary_of(run)["passes"]) == 4
+    assert len(summary_of(run)["epochs"]) == 4
     kinds = [json.loads(line)["kind"] for line in (run / "events.jsonl").read_text().splitlines()]
     assert set(kinds) <= set(EVENT_TYPES)
     assert len(kinds) == 1 + 2 * 4 + 1, "the beginning, what was learned in each pass and its end, the end"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.leyline.actions import WAIT, Op
-from esper.leyline.errors import CheckpointError
+from esper.leyline.errors import CheckpointError, LearningError
 from esper.leyline.events import PolicyUpdated, RunFinished, RunStarted
 from esper.nissa import Hub
 from esper.simic.learning.dataset import read_dataset
@@ -23,6 +23,7 @@ from esper.simic.runs.offline import OfflineRun
 from esper.tamiyo.policy.heads import ILLEGAL
 from esper.tamiyo.policy.policy_file import load_policy, read_policy_info
 from tests.simic.recordings import SMALL, germinate, place, record, rewrite, waiting, write_run
+from tests.simic.test_controller_run import Kept
 
 
 def studied(study: OfflineRun) -> OfflineRun:
@@ -42,7 +43,7 @@ def fixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def clone(fixed: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[OfflineRun, dict[str, Any], Path]:
     """A study of them that came to its end, its summary and its folder."""
     folder = tmp_path_factory.mktemp("studied")
-    study = studied(OfflineRun(BCConfig(runs=(fixed,), epochs=80, held_out=0.3, batch=4, **SMALL), Hub(), "esper train bc", folder))
+    study = studied(OfflineRun(BCConfig(runs=(fixed,), epochs=50, held_out=0.3, batch=4, **SMALL), Hub(), "esper train bc", folder))
     return study, study.end(), folder
 
 
@@ -76,9 +77,9 @@ def test_a_decision_that_does_not_count_cannot_spoil_the_likelihood() -> None:
 
 def test_the_likeliest_values_are_those_that_no_other_beats(clone: tuple[OfflineRun, dict[str, Any], Path]) -> None:
     study, _, _ = clone
-    lessons = study.held_out
+    dataset = study.held_out
     with torch.no_grad():
-        distribution = study.policy.replay(lessons.batch)
+        distribution = study.policy.replay(dataset.observations)
     chosen = distribution.mode()
     scores = distribution.score(chosen)
     # Given its own op and slot, a distribution's mode is the likeliest value of every head.
@@ -106,7 +107,7 @@ def test_a_fixed_plan_is_imitated_on_hosts_that_were_held_out(clone: tuple[Offli
 def test_the_critic_predicts_what_was_earned_on_its_own_scale(tmp_path: Path) -> None:
     # Two kinds of host that can be told apart by what is seen, and earn 100 and 300 at the end.
     episodes = [[(place(n % 2), WAIT, 0.0), (place(n % 2), WAIT, 100.0 + 200.0 * (n % 2))] for n in range(12)]
-    config = BCConfig(runs=(write_run(tmp_path / "run", episodes),), epochs=120, patience=120, gamma=1.0, **SMALL)
+    config = BCConfig(runs=(write_run(tmp_path / "run", episodes),), epochs=60, patience=60, gamma=1.0, **SMALL)
     study = studied(OfflineRun(config, Hub()))
     summary = study.end()
     head, returns, weight = study.policy.value_head, study.lessons.returns(1.0), study.lessons.weight
@@ -115,7 +116,7 @@ def test_the_critic_predicts_what_was_earned_on_its_own_scale(tmp_path: Path) ->
     assert int(head.updates) == 1
     assert summary["study"]["agreement"]["explained_variance"] > 0.9
     with torch.no_grad():
-        values = head.denormalise(study.policy.normalised_values(study.held_out.batch))
+        values = study.policy.value_head.denormalise(study.policy.normalised_values(study.held_out.observations))
     assert torch.allclose(values, study.held_out.returns(1.0), atol=40.0)
 
 
@@ -125,9 +126,9 @@ def test_with_balance_a_rare_act_is_the_likeliest_where_it_was_done_half_of_the_
     run = write_run(tmp_path / "run", episodes)
     chances = {}
     for balance in (0.0, 1.0):
-        study = studied(OfflineRun(BCConfig(runs=(run,), epochs=60, patience=60, balance=balance, **SMALL), Hub()))
+        study = studied(OfflineRun(BCConfig(runs=(run,), epochs=40, patience=40, batch=16, balance=balance, **SMALL), Hub()))
         with torch.no_grad():
-            op = study.policy.replay(study.lessons.batch).op_probabilities()[..., Op.GERMINATE].mean()
+            op = study.policy.replay(study.lessons.observations).op_probabilities()[..., Op.GERMINATE].mean()
         recorded = float(study.lessons.actions[..., 0].eq(Op.GERMINATE).float().mean())
         chances[balance] = float(op)
         assert chances[balance] == pytest.approx(recorded if balance == 0.0 else 0.5, abs=0.08)
@@ -135,7 +136,7 @@ def test_with_balance_a_rare_act_is_the_likeliest_where_it_was_done_half_of_the_
 
 
 def test_it_ends_when_held_out_hosts_gain_nothing_more_and_keeps_what_did_best(tmp_path: Path) -> None:
-    # Decisions at random: all that more passes bring is to learn the recorded ones by heart.
+    # Decisions at random: all that more epochs bring is to learn the recorded ones by heart.
     generator = torch.Generator().manual_seed(1)
     draws = torch.rand(16, 4, generator=generator)
     episodes = [[(place(step), germinate() if draw > 0.5 else WAIT, 0.0) for step, draw in enumerate(row)] for row in draws.tolist()]
@@ -173,11 +174,7 @@ def test_the_policy_file_says_what_it_learned_from(clone: tuple[OfflineRun, dict
     assert again == told["agreement"]
 
 
-def test_the_record_has_a_line_for_each_pass(tmp_path: Path) -> None:
-    from tests.simic.test_session import Kept
-
-    from esper.nissa import Hub
-
+def test_the_record_has_a_line_for_each_epoch(tmp_path: Path) -> None:
     kept = Kept()
     run = write_run(tmp_path / "run", waiting(4))
     study = studied(OfflineRun(BCConfig(runs=(run,), epochs=3, **SMALL), Hub(None, [kept]), "esper train bc"))
@@ -217,6 +214,18 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)
+
+
+@pytest.mark.parametrize("rate", [1e5, 1e10, 1e30])
+@pytest.mark.parametrize("batch", [2, 8])
+@pytest.mark.parametrize("kind", [BCConfig, IQLConfig])
+def test_learning_that_diverges_is_told_in_a_sentence(
+    tmp_path: Path, kind: type[BCConfig] | type[IQLConfig], batch: int, rate: float
+) -> None:
+    episodes = [[(place(n % 3), germinate(n % 2), float(n % 2)), (place(3), WAIT, 0.5)] for n in range(6)]
+    config = kind(runs=(write_run(tmp_path / "run", episodes),), batch=batch, **{**SMALL, "learning_rate": rate})
+    with pytest.raises(LearningError, match=r"epoch \d+ of learning went wrong: .* (is not finite|is nan|is inf); .* lower learning_rate"):
+        studied(OfflineRun(config, Hub()))
 
 
 def test_a_study_does_not_go_on_with_other_recordings(tmp_path: Path) -> None:

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 
 from esper.leyline.actions import Head, Op
 from esper.leyline.config import from_mapping
-from esper.leyline.errors import ConfigError
+from esper.leyline.errors import ConfigError, LearningError
 from esper.leyline.observation import OBSERVATION
 from esper.simic.learning import ppo
-from esper.simic.learning import ppo_metrics as learning
+from esper.simic.learning.optimizer import clipped_step
 from esper.simic.learning.popart import MIN_STD, follow_returns
 from esper.simic.learning.ppo import Learner, PPOConfig, annealed, clipped_surrogate, learning_rate, normalised, value_error
-from esper.simic.learning.ppo_metrics import estimated_kl, explained_variance, moments, regression_ceiling
+from esper.simic.learning.ppo_metrics import Tally, estimated_kl, explained_variance, moments, policy_figures, regression_ceiling
 from esper.simic.learning.rollout import Rollout, RolloutBuffer
 from esper.tamiyo.policy.batch import HEADS
 from esper.tamiyo.policy.heads import Exploration
 from esper.tamiyo.policy.network import ValueHead
 from esper.tamiyo.policy.prior_tables import prior_tables
-from tests.simic.problems import Bandit, KnownReturn, Sentinel, new_policy, play, quick
+from tests.simic.problems import Bandit, KnownReturn, Sentinel, new_policy, play, quick, train
 
 EXPLORE = Exploration.for_budget(20)
 
@@ -180,7 +180,7 @@ def test_moments_of_a_known_sample():
 def test_the_ceiling_is_high_where_returns_can_be_seen_and_low_where_they_cannot():
     problem = KnownReturn(32)
     rollout = play(new_policy(problem), problem, 0)
-    seen = rollout.batch.host[..., OBSERVATION.host_index("val_loss_trend")]
+    seen = rollout.observations.host[..., OBSERVATION.host_index("val_loss_trend")]
     noise = torch.randn(seen.shape, generator=torch.Generator().manual_seed(0))
     assert regression_ceiling(rollout, 3.0 * seen + 5.0) > 0.99
     assert -0.1 < regression_ceiling(rollout, noise) < 0.1  # what cannot be seen is predicted by its mean, not by worse
@@ -193,8 +193,9 @@ def test_entropies_are_reported_only_where_a_head_mattered_and_had_a_choice():
     policy = new_policy(problem)
     rollout = play(policy, problem, 0, EXPLORE)
     with torch.no_grad():
-        scores = policy.replay(rollout.batch, EXPLORE).score(rollout.actions)
-    found = learning.conditional_entropies(scores, rollout.weight)
+        distribution = policy.replay(rollout.observations, EXPLORE)
+    scores = distribution.score(rollout.actions)
+    found = policy_figures(rollout, distribution, distribution, 0.2, torch.zeros(()))["entropy"]
     counted = [
         scores.entropies[host, step, 2].item() / math.log(4)
         for host in range(8)
@@ -242,31 +243,31 @@ def test_the_defaults_are_those_of_the_design():
 # The update as a whole
 
 
-def test_the_kl_stop_ends_the_policys_passes_and_the_critic_goes_on():
+def test_the_kl_stop_ends_the_policys_epochs_and_the_critic_goes_on():
     problem = Sentinel(4)
     rollout = play(new_policy(problem), problem, 0, EXPLORE)
     epochs, changed = {}, {}
     for target in (0.0, 1e-9):
         made = learner(epochs=5, target_kl=target)
-        values = made.policy.normalised_values(rollout.batch).detach()
+        values = made.policy.normalised_values(rollout.observations).detach()
         metrics = made.update(rollout)
         epochs[target] = metrics.epochs
-        changed[target] = metrics.critic.explained_variance_after
-        assert (made.policy.normalised_values(rollout.batch) - values).abs().max() > 0.0
+        changed[target] = metrics.explained_variance_after
+        assert (made.policy.normalised_values(rollout.observations) - values).abs().max() > 0.0
     assert epochs == {0.0: 5, 1e-9: 1}
-    assert changed[1e-9] == pytest.approx(changed[0.0], abs=0.2), "the critic had all its passes"
+    assert changed[1e-9] == pytest.approx(changed[0.0], abs=0.2), "the critic had all its epochs"
 
 
 def test_the_reported_kl_is_that_between_the_policies_before_and_after():
     problem = Sentinel(4)
     made = learner(target_kl=0.0)
     rollout = play(made.policy, problem, 0, EXPLORE)
-    before = made.policy.replay(rollout.batch, EXPLORE)
+    before = made.policy.replay(rollout.observations, EXPLORE)
     metrics = made.update(rollout)
-    by_head = made.policy.replay(rollout.batch, EXPLORE).divergence(before).mean(dim=(0, 1))
-    assert metrics.policy.kl == pytest.approx(by_head.sum().item(), rel=1e-3)
-    assert [metrics.policy.kl_by_head[head] for head in HEADS] == pytest.approx(by_head.tolist(), rel=1e-3, abs=1e-7)
-    assert metrics.policy.kl > 1e-4
+    by_head = made.policy.replay(rollout.observations, EXPLORE).divergence(before).mean(dim=(0, 1))
+    assert metrics.kl == pytest.approx(by_head.sum().item(), rel=1e-3)
+    assert [metrics.kl_by_head[head] for head in HEADS] == pytest.approx(by_head.tolist(), rel=1e-3, abs=1e-7)
+    assert metrics.kl > 1e-4
 
 
 def test_padding_changes_nothing():
@@ -300,28 +301,27 @@ def test_every_step_counts_the_same_in_whatever_minibatch_it_is():
     made = learner(problem)
     rollout = play(made.policy, problem, 0, EXPLORE)
     advantage = rollout.advantages(0.99, 0.95)
-    before = made.policy.replay(rollout.batch, EXPLORE)
+    before = made.policy.replay(rollout.observations, EXPLORE)
     gradients = []
     for minibatches in (1, 2):
-        lesson = ppo._prepare(made.policy, rollout, made.config, advantage, before, minibatches)
+        whole = ppo._prepare(made.policy, rollout, made.config, advantage, before, minibatches)
         made.policy.zero_grad()
         for hosts in torch.arange(5).tensor_split(minibatches):
-            loss = ppo.actor_loss(made.policy, lesson.part(hosts), made.config, 0.01, ppo.Tally())
+            loss = ppo.actor_loss(made.policy, whole.part(hosts), made.config, 0.01, Tally(list))
             (loss / minibatches).backward()
         gradients.append(made.policy.heads.op.weight.grad)
     assert torch.allclose(gradients[0], gradients[1], atol=1e-6)
 
 
-def test_gradients_are_measured_by_part_and_shortened_for_actor_and_critic_apart():
+def test_gradients_are_measured_by_part_and_clipped_for_actor_and_critic_apart():
     made = learner()
     for number, parameter in enumerate(made.policy.parameters()):
         parameter.grad = torch.full_like(parameter, 0.01 * (number + 1))
     parts = {part: torch.cat([p.grad.flatten() for p in group]).norm().item() for part, group in made.policy.parts().items()}
     directions = {id(p): p.grad.clone() for p in made.policy.parameters()}
-    gradients, tally = ppo.Gradients(made.policy, 0.5), ppo.Tally()
-    gradients.shorten(tally)
-    tally.add(**{name: torch.zeros(()) for name in ("policy_gradient_loss", "value_loss", "entropy_loss", "prior_loss")})
-    assert tally.losses(0.0, gradients.parts).gradient_norm == pytest.approx(parts, rel=1e-4)
+    gradients, tally = ppo.Gradients(made.policy), Tally(list)
+    clipped_step(made.optimizer, gradients.measure(tally), 0.5)
+    assert dict(zip(gradients.parts, tally["gradient_norm"][0].tolist(), strict=True)) == pytest.approx(parts, rel=1e-4)
     for group in made.optimizer.param_groups:
         after = torch.cat([p.grad.flatten() for p in group["params"]])
         before = torch.cat([directions[id(p)].flatten() for p in group["params"]])
@@ -329,18 +329,33 @@ def test_gradients_are_measured_by_part_and_shortened_for_actor_and_critic_apart
         assert torch.nn.functional.cosine_similarity(after, before, dim=0).item() == pytest.approx(1.0, abs=1e-4)
 
 
-def test_what_is_not_finite_stops_the_update_before_it_does_harm():
-    problem = Sentinel(4)
+@pytest.mark.parametrize(("name", "words"), [("reward", "reward"), ("value", "value"), ("log_prob", "log-probability")])
+def test_a_round_that_is_not_finite_is_refused_and_the_policy_left_as_it_was(name, words):
     made = learner()
-    rollout = play(made.policy, problem, 0, EXPLORE)
-    before = {name: tensor.clone() for name, tensor in made.policy.state_dict().items()}
-    for name, message in (("reward", "a reward or a value of this round"), ("log_prob", "the gradient of the actor is nan")):
-        wrong = getattr(rollout, name).clone()
-        wrong[0, 0] = math.nan
-        with pytest.raises(FloatingPointError, match=message):
-            made.update(replace(rollout, **{name: wrong}))
-        actor = {key: tensor for key, tensor in before.items() if name == "reward" or not key.startswith("value_head")}
-        assert all(torch.equal(made.policy.state_dict()[key], tensor) for key, tensor in actor.items())
+    rollout = play(made.policy, Sentinel(4), 0, EXPLORE)
+    before = {key: tensor.clone() for key, tensor in made.policy.state_dict().items()}
+    wrong = getattr(rollout, name).clone()
+    wrong[0, 0] = math.nan
+    with pytest.raises(LearningError, match=f"update 1 of the policy went wrong: a {words} of the round is not finite; the last "):
+        made.update(replace(rollout, **{name: wrong}))
+    assert all(torch.equal(made.policy.state_dict()[key], tensor) for key, tensor in before.items())
+    assert made.updates == 0
+
+
+@pytest.mark.parametrize(("epochs", "minibatches"), [(1, 1), (3, 2)])
+@pytest.mark.parametrize("rate", [1e3, 1e4, 1e5, 1e10, 1e30, 1e39])
+def test_learning_that_diverges_is_told_before_a_useless_policy_is_handed_on(rate, epochs, minibatches):
+    made = learner(learning_rate=rate, epochs=epochs, minibatches=minibatches, target_kl=0.0)
+    sentence = r"update \d of the policy went wrong: .* is not finite; the last checkpoint is intact, .* a lower ppo\.learning_rate"
+    with pytest.raises(LearningError, match=sentence):
+        train(made, Sentinel(4), 8, EXPLORE)
+
+
+def test_the_network_that_diverged_is_the_one_that_is_named():
+    with pytest.raises(LearningError, match="the gradient of the critic is not finite"):
+        train(learner(weight_decay=1e30), Sentinel(4), 1, EXPLORE)
+    with pytest.raises(LearningError, match="the gradient of the actor is not finite"):
+        train(learner(entropy_start=1e38), Sentinel(4), 1, EXPLORE)
 
 
 def test_only_the_critics_weights_decay():
@@ -406,11 +421,11 @@ def test_the_prior_acts_in_every_state_in_which_a_head_could_matter():
     problem = Bandit(16)
     made = learner(problem)
     rollout = play(made.policy, problem, 0, greedy=True)
-    distribution = made.policy.replay(rollout.batch)
-    distance = distribution.distance_from(prior_tables(made.config.prior, rollout.batch))[:, 0]
+    distribution = made.policy.replay(rollout.observations)
+    distance = distribution.distance_from(prior_tables(made.config.prior, rollout.observations))[:, 0]
     distance.sum().backward()
     column = HEADS.index(Head.BLUEPRINT)
-    could = rollout.batch.op_mask[:, 0, Op.GERMINATE]
+    could = rollout.observations.op_mask[:, 0, Op.GERMINATE]
     did = rollout.actions[:, 0, 0] == Op.GERMINATE
     assert (could & ~did).any()
     assert (distance[~could, column] == 0.0).all()

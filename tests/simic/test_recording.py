@@ -12,7 +12,7 @@ import torch
 from esper.leyline.actions import WAIT, Decision, Op
 from esper.leyline.errors import ConfigError, RunError
 from esper.simic.growth.recording import FOLDER, EpisodeRecorder, read_episodes
-from esper.simic.learning.dataset import EpisodeDataset, allowed, read_dataset, returns_to_go, split, stack
+from esper.simic.learning.dataset import EpisodeDataset, allowed, read_dataset, split, stack
 from esper.tamiyo import Observation
 from esper.tamiyo.policy.batch import HEADS
 from tests.simic.recordings import first_observation, germinate, place, record, rewrite, summary_of, waiting, write_run
@@ -163,60 +163,61 @@ def test_an_episode_that_does_not_say_where_it_is_from_is_refused(tmp_path: Path
 # EpisodeDataset
 
 
-def lessons_of(path: Path, episodes: list[list[tuple[Observation, Decision, float]]]) -> EpisodeDataset:
+def dataset_of(path: Path, episodes: list[list[tuple[Observation, Decision, float]]]) -> EpisodeDataset:
     return read_dataset([write_run(path, episodes)])[0]
 
 
 def test_shorter_episodes_are_padded_and_padding_is_nothing(tmp_path: Path) -> None:
     long, short = [(place(0), germinate(), 1.0)] * 3, [(place(0), WAIT, 2.0)]
-    lessons = lessons_of(tmp_path / "run", [long, short])
-    assert lessons.weight.tolist() == [[1, 1, 1], [1, 0, 0]]
-    assert lessons.choices().tolist() == [[1, 1, 1], [1, 0, 0]]
-    assert lessons.ops() == {Op.GERMINATE: 3, Op.WAIT: 1}
-    assert lessons.batch.op_mask[1, 1:].sum() == 2  # only WAIT
+    dataset = dataset_of(tmp_path / "run", [long, short])
+    assert dataset.weight.tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert dataset.choices().tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert dataset.ops() == {Op.GERMINATE: 3, Op.WAIT: 1}
+    assert dataset.observations.op_mask[1, 1:].sum() == 2  # only WAIT
 
 
 def test_episodes_with_fewer_slots_are_stacked_with_those_that_have_more(run: Path, tmp_path: Path) -> None:
     other = record(tmp_path / "other", hosts=1, epochs=4, fix={"widths": "[2,2]", "train_size": "100", "batch": "50"})
     wide, names = read_episodes([run])
     narrow, _ = read_episodes([other], names)
-    lessons = stack([*wide, *narrow], len(names))
+    dataset = stack([*wide, *narrow], len(names))
     few, many = narrow[0].batch.slot_count, wide[0].batch.slot_count
     assert few < many
-    assert not lessons.batch.exists[2, :, few:].any()
-    assert lessons.batch.exists[2, :4, :few].all()
-    assert torch.equal(lessons.batch.slots[2, :4, :few], narrow[0].batch.slots)
-    assert allowed(lessons.batch, lessons.actions).all()
+    assert not dataset.observations.exists[2, :, few:].any()
+    assert dataset.observations.exists[2, :4, :few].all()
+    assert torch.equal(dataset.observations.slots[2, :4, :few], narrow[0].batch.slots)
+    assert allowed(dataset.observations, dataset.actions).all()
 
 
-def test_returns_are_what_follows_discounted() -> None:
-    reward, weight = torch.tensor([[1.0, 2.0, 4.0], [3.0, 9.0, 9.0]]), torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
-    assert returns_to_go(reward, weight, 0.5).tolist() == [[3.0, 4.0, 4.0], [3.0, 0.0, 0.0]]
+def test_returns_are_what_follows_discounted(tmp_path: Path) -> None:
+    episodes = [[(place(0), WAIT, reward) for reward in rewards] for rewards in ((1.0, 2.0, 4.0), (3.0,))]
+    dataset = dataset_of(tmp_path / "run", episodes)
+    assert dataset.returns(0.5).tolist() == [[3.0, 4.0, 4.0], [3.0, 0.0, 0.0]]
 
 
 def test_a_decision_against_the_rules_is_nothing_to_learn(tmp_path: Path) -> None:
-    lessons = lessons_of(tmp_path / "run", [[(place(0), germinate(), 0.0)] * 2] * 2)
-    batch = lessons.batch
-    assert allowed(batch, lessons.actions).all()
+    dataset = dataset_of(tmp_path / "run", [[(place(0), germinate(), 0.0)] * 2] * 2)
+    batch = dataset.observations
+    assert allowed(batch, dataset.actions).all()
     batch.slot_mask[0, 0, Op.GERMINATE, 0] = False
     batch.blueprint_mask[1, 1] = False
-    assert allowed(batch, lessons.actions).tolist() == [[False, True], [True, False]]
-    assert lessons.choices().tolist() == [[0.0, 1.0], [1.0, 0.0]]
+    assert allowed(batch, dataset.actions).tolist() == [[False, True], [True, False]]
+    assert dataset.choices().tolist() == [[0.0, 1.0], [1.0, 0.0]]
 
 
 def test_a_host_is_held_out_with_all_its_episodes(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name, waiting(10), controller=name) for name in ("one", "other")]
-    lessons, _ = read_dataset(runs)
-    learned, held_out = split(lessons, 0.2, seed=3)
+    dataset, _ = read_dataset(runs)
+    learned, held_out = split(dataset, 0.2, seed=3)
     assert (len(learned), len(held_out)) == (16, 4)
     hosts = [{seed for _, seed, _ in part.sources} for part in (learned, held_out)]
     assert not hosts[0] & hosts[1]
-    again = split(lessons, 0.2, seed=3)[1]
+    again = split(dataset, 0.2, seed=3)[1]
     assert again.sources == held_out.sources
-    assert {split(lessons, 0.2, seed=seed)[1].sources for seed in range(6)} != {held_out.sources}
+    assert {split(dataset, 0.2, seed=seed)[1].sources for seed in range(6)} != {held_out.sources}
 
 
 def test_one_host_is_too_few(tmp_path: Path) -> None:
-    lessons, _ = read_dataset([write_run(tmp_path / "run", waiting(1))])
+    dataset, _ = read_dataset([write_run(tmp_path / "run", waiting(1))])
     with pytest.raises(RunError, match="recorded 1 host; at least 2 are needed"):
-        split(lessons, 0.2, seed=0)
+        split(dataset, 0.2, seed=0)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from esper.leyline.actions import Op
 from esper.leyline.observation import OBSERVATION
-from esper.simic.learning.rollout import RolloutBuffer, gae
+from esper.simic.learning.rollout import RolloutBuffer, gae, td_targets
 from esper.tamiyo.policy.batch import ObservationBatch
 from esper.tamiyo.policy.heads import Exploration, uniforms
 from esper.tamiyo.policy.policy import Acted, Policy, PolicyConfig
@@ -47,59 +47,40 @@ def fill(buffer: RolloutBuffer, lengths: list[int], slots: int = 2) -> None:
 # Advantages
 
 
-def brute_force(reward: list[float], value: list[float], end: str, bootstrap: float, gamma: float, lam: float) -> list[float]:
+def brute_force(reward: list[float], value: list[float], gamma: float, lam: float) -> list[float]:
     """The advantage of each step of one episode: a sum over everything that follows."""
-    reached = [*value[1:], 0.0 if end == "terminated" else bootstrap]
-    deltas = [r + gamma * after - before for r, after, before in zip(reward, reached, value, strict=True)]
+    deltas = [r + gamma * after - before for r, after, before in zip(reward, [*value[1:], 0.0], value, strict=True)]
     return [sum((gamma * lam) ** (later - t) * deltas[later] for later in range(t, len(deltas))) for t in range(len(deltas))]
 
 
-@st.composite
-def rows(draw: st.DrawFn) -> tuple[list[list[tuple[list[float], list[float], str, float]]], int]:
-    """For each host some episodes, one behind the other, that fit into so many steps."""
-    number = st.floats(-5, 5, width=32)
-    steps = draw(st.integers(1, 9))
-    hosts = []
-    for _ in range(draw(st.integers(1, 4))):
-        episodes, used = [], 0
-        while used < steps and (not episodes or draw(st.booleans())):
-            length = draw(st.integers(1, steps - used))
-            figures = [draw(st.lists(number, min_size=length, max_size=length)) for _ in range(2)]
-            episodes.append((*figures, draw(st.sampled_from(["terminated", "truncated"])), draw(number)))
-            used += length
-        hosts.append(episodes)
-    return hosts, steps
+NUMBER = st.floats(-5, 5, width=32)
+EPISODES = st.lists(st.lists(st.tuples(NUMBER, NUMBER), min_size=1, max_size=9), min_size=1, max_size=4)
+"""For each host the reward and the value of every step of its episode."""
 
 
-@given(rows(), st.floats(0, 1), st.floats(0, 1))
-def test_advantages_are_the_discounted_sum_of_what_follows_within_the_episode(drawn, gamma, lam):
-    hosts, steps = drawn
-    tensors = {name: torch.zeros(len(hosts), steps) for name in ("reward", "value", "bootstrap", "terminated", "truncated", "weight")}
-    expected = torch.zeros(len(hosts), steps)
-    for host, episodes in enumerate(hosts):
-        start = 0
-        for reward, value, end, bootstrap in episodes:
-            stop = start + len(reward)
-            tensors["reward"][host, start:stop], tensors["value"][host, start:stop] = torch.tensor(reward), torch.tensor(value)
-            tensors["weight"][host, start:stop] = 1.0
-            tensors[end][host, stop - 1] = 1.0
-            tensors["bootstrap"][host, stop - 1] = bootstrap
-            expected[host, start:stop] = torch.tensor(brute_force(reward, value, end, bootstrap, gamma, lam))
-            start = stop
-    flags = {name: tensors[name].bool() for name in ("terminated", "truncated")}
-    found = gae(**(tensors | flags), gamma=gamma, gae_lambda=lam)
-    assert torch.allclose(found, expected, atol=1e-3, rtol=1e-4)
+@given(EPISODES, NUMBER, st.floats(0, 1), st.floats(0, 1))
+def test_advantages_are_the_discounted_sum_of_what_follows_in_the_episode(episodes, padding, gamma, lam):
+    # Whatever stands in padding counts for nothing.
+    reward, value = (torch.full((len(episodes), max(map(len, episodes))), padding) for _ in range(2))
+    weight, expected = torch.zeros_like(reward), torch.zeros_like(reward)
+    for host, episode in enumerate(episodes):
+        length, figures = len(episode), torch.tensor(episode)
+        reward[host, :length], value[host, :length], weight[host, :length] = figures[:, 0], figures[:, 1], 1.0
+        expected[host, :length] = torch.tensor(brute_force(*map(list, zip(*episode, strict=True)), gamma, lam))
+    assert torch.allclose(gae(reward, value, weight, gamma, lam), expected, atol=1e-3, rtol=1e-4)
 
 
 def test_a_worked_case():
-    # Two steps, gamma 0.5, lambda 0.5. Terminated: deltas 1 + 0.5 * 4 - 2 = 1 and 3 - 4 = -1; advantages 1 - 0.25 = 0.75 and -1.
-    reward, value, weight, no = torch.tensor([[1.0, 3.0]]), torch.tensor([[2.0, 4.0]]), torch.ones(1, 2), torch.zeros(1, 2)
-    last = torch.tensor([[False, True]])
-    found = gae(reward, value, no, last, ~last & last, weight, 0.5, 0.5)
-    assert found.tolist() == [[0.75, -1.0]]
-    # Truncated where the state reached is worth 6: the last delta is 3 + 0.5 * 6 - 4 = 2.
-    found = gae(reward, value, torch.tensor([[0.0, 6.0]]), ~last & last, last, weight, 0.5, 0.5)
-    assert found.tolist() == [[1.5, 2.0]]
+    # Two steps, gamma 0.5, lambda 0.5: deltas 1 + 0.5 * 4 - 2 = 1 and 3 - 4 = -1; advantages 1 - 0.25 = 0.75 and -1.
+    assert gae(torch.tensor([[1.0, 3.0]]), torch.tensor([[2.0, 4.0]]), torch.ones(1, 2), 0.5, 0.5).tolist() == [[0.75, -1.0]]
+
+
+def test_targets_by_hand():
+    reward = torch.tensor([[1.0, 2.0, 3.0], [4.0, 9.0, 9.0]])
+    value = torch.tensor([[10.0, 20.0, 30.0], [40.0, 50.0, 60.0]])
+    weight = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
+    # The last step of an episode is its end: nothing follows, whatever the critic says of the padding.
+    assert td_targets(reward, value, weight, 0.5).tolist() == [[1.0 + 10.0, 2.0 + 15.0, 3.0], [4.0, 0.0, 0.0]]
 
 
 # The buffer
@@ -114,12 +95,12 @@ def test_everything_written_is_read_back_and_the_rest_is_legal_padding():
     assert rollout.lengths().tolist() == [2, 4, 1]
     assert rollout.weight.shape == (3, 4), "cut to the longest episode"
     assert rollout.reward.tolist() == [[0, 1, 0, 0], [0, 1, 2, 3], [0, 0, 0, 0]]
-    assert rollout.batch.host[1, 2, 0].item() == pytest.approx(1.2)
-    assert rollout.batch.exists[0, 0].tolist() == [True, True, False, False], "fewer slots than there is room for"
+    assert rollout.observations.host[1, 2, 0].item() == pytest.approx(1.2)
+    assert rollout.observations.exists[0, 0].tolist() == [True, True, False, False], "fewer slots than there is room for"
     padding = rollout.weight == 0
-    assert rollout.batch.op_mask[padding].tolist() == [[True, *[False] * 5]] * int(padding.sum())
+    assert rollout.observations.op_mask[padding].tolist() == [[True, *[False] * 5]] * int(padding.sum())
     assert (rollout.actions[padding][:, 0] == Op.WAIT).all()
-    distribution = POLICY.replay(rollout.batch, rollout.exploration)
+    distribution = POLICY.replay(rollout.observations, rollout.exploration)
     assert distribution.score(rollout.actions).log_prob[padding].abs().max() < 1e-6
     assert rollout.advantages(0.99, 0.95)[padding].abs().max() == 0.0
 
@@ -163,7 +144,7 @@ def test_filling_it_allocates_nothing_new():
     buffer.clear()
     fill(buffer, [1, 2])
     assert [tensor.data_ptr() for tensor in buffer._tensors()] == places
-    assert buffer.rollout().batch.host.data_ptr() == buffer.batch.host.data_ptr()
+    assert buffer.rollout().observations.host.data_ptr() == buffer.observations.host.data_ptr()
 
 
 @pytest.mark.parametrize(
@@ -204,18 +185,7 @@ def test_a_round_with_an_open_episode_is_refused():
 
 def test_two_episodes_in_a_row_are_refused_because_memory_would_run_on():
     buffer = RolloutBuffer(1, 2, 2, 2)
-    for step in range(2):
-        buffer.decided([0], step, seen(1), acted(1))
-        buffer.outcome([0], step, torch.zeros(1), terminated=ends(True))
-    with pytest.raises(ValueError, match="one whole episode"):
-        buffer.rollout()
-
-
-def test_a_cut_episode_needs_the_value_of_the_state_reached():
-    buffer = RolloutBuffer(1, 1, 2, 2)
     buffer.decided([0], 0, seen(1), acted(1))
-    with pytest.raises(ValueError, match="needs the value of the state"):
-        buffer.outcome([0], 0, torch.zeros(1), terminated=ends(False), truncated=ends(True))
-    buffer.outcome([0], 0, torch.zeros(1), terminated=ends(False), truncated=ends(True), bootstrap=torch.tensor([7.0]))
-    rollout = buffer.rollout()
-    assert rollout.advantages(0.5, 1.0)[0, 0].item() == pytest.approx(0.5 * 7.0 - rollout.value[0, 0].item())
+    buffer.outcome([0], 0, torch.zeros(1), terminated=ends(True))
+    with pytest.raises(ValueError, match="ended before step 1; the buffer holds one whole episode"):
+        buffer.decided([0], 1, seen(1), acted(1))

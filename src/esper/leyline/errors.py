@@ -70,6 +70,10 @@ class DeviceError(EsperError):
     """A device or precision that this machine does not have."""
 
 
+class LearningError(EsperError):
+    """Learning that went out of bounds: a loss, a gradient or what a policy says is not finite any more."""
+
+
 class PolicyError(EsperError):
     """A policy file that is damaged, or made for another schema."""
 

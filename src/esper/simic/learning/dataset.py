@@ -1,4 +1,4 @@
-"""Recorded episodes made ready to learn from: checked, stacked, and some hosts held out.
+"""The dataset of imitation and offline learning: recorded episodes, checked, stacked into tensors, and some hosts held out.
 
 One row is one episode from zero memory. Rows that end early are padded with steps that can only wait and have weight 0.
 """
@@ -20,7 +20,7 @@ from esper.simic.growth.recording import RecordedEpisode, read_episodes
 from esper.simic.learning.rollout import discounted
 from esper.tamiyo.observe.masks import HEAD_VALUES
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch
-from esper.tolaria.data.streams import stream_seed
+from esper.tolaria.data.streams import generator
 from esper.tolaria.storage.runs import read_run
 
 SOURCES = ("task", "seed", "controller")
@@ -31,11 +31,11 @@ SOURCES = ("task", "seed", "controller")
 class EpisodeDataset:
     """Whole recorded episodes, one a row; all tensors are [episodes, steps] in front."""
 
-    batch: ObservationBatch
+    observations: ObservationBatch
     actions: Tensor
     """int64 [episodes, steps, 8]."""
     reward: Tensor
-    """Of what followed."""
+    """What each step earned."""
     weight: Tensor
     """1 for a step that happened, 0 for padding."""
     sources: tuple[tuple[str, int, str], ...]
@@ -45,9 +45,9 @@ class EpisodeDataset:
         return len(self.sources)
 
     def part(self, rows: Tensor) -> EpisodeDataset:
-        """Some of the episodes."""
+        """Some of the episodes, by their numbers int64 [episodes]: a batch, or one side of a split."""
         return EpisodeDataset(
-            batch=self.batch[rows],
+            observations=self.observations[rows],
             actions=self.actions[rows],
             reward=self.reward[rows],
             weight=self.weight[rows],
@@ -56,31 +56,26 @@ class EpisodeDataset:
 
     def returns(self, gamma: float) -> Tensor:
         """[episodes, steps]: what was earned from each step to the end, discounted; 0 in padding."""
-        return returns_to_go(self.reward, self.weight, gamma)
+        return discounted(self.reward * self.weight, gamma)
 
     def choices(self) -> Tensor:
         """[episodes, steps], 1 or 0: whether there was something to decide, and what was decided was allowed.
 
         A controller may decide against the rules, and is refused; no policy can do the same, so that is nothing to learn.
         """
-        free = self.batch.op_mask.sum(dim=-1) > 1
-        return (free & allowed(self.batch, self.actions)).to(self.weight) * self.weight
+        free = self.observations.op_mask.sum(dim=-1) > 1
+        return (free & allowed(self.observations, self.actions)).to(self.weight) * self.weight
 
     def ops(self) -> Counter[Op]:
         """How often each op was decided."""
         return Counter(Op(op) for op in self.actions[..., 0][self.weight > 0].tolist())
 
     def fingerprint(self) -> str:
-        """sha256 over everything recorded."""
+        """sha256 over everything recorded, by which a resumed run knows its data again."""
         digest = sha256(repr(self.sources).encode())
-        for tensor in (*self.batch.tensors().values(), self.actions, self.reward, self.weight):
+        for tensor in (*self.observations.tensors().values(), self.actions, self.reward, self.weight):
             digest.update(tensor.contiguous().numpy().tobytes())
         return digest.hexdigest()
-
-
-def returns_to_go(reward: Tensor, weight: Tensor, gamma: float) -> Tensor:
-    """[episodes, steps]: reward of each step plus gamma times what follows; the end of an episode is its end."""
-    return discounted(reward * weight, weight == 0, gamma)
 
 
 def allowed(batch: ObservationBatch, actions: Tensor) -> Tensor:
@@ -151,16 +146,16 @@ def stack(episodes: Sequence[RecordedEpisode], blueprints: int) -> EpisodeDatase
         length = len(episode.rewards)
         actions[row, :length], reward[row, :length], weight[row, :length] = episode.actions, episode.rewards, 1.0
     sources = tuple((str(e.about["task"]), int(e.about["seed"]), str(e.about["controller"])) for e in episodes)
-    return EpisodeDataset(batch=batch, actions=actions, reward=reward, weight=weight, sources=sources)
+    return EpisodeDataset(observations=batch, actions=actions, reward=reward, weight=weight, sources=sources)
 
 
-def split(lessons: EpisodeDataset, share: float, seed: int) -> tuple[EpisodeDataset, EpisodeDataset]:
+def split(dataset: EpisodeDataset, share: float, seed: int) -> tuple[EpisodeDataset, EpisodeDataset]:
     """What to learn from, and what to hold out. A host goes to one side with all its episodes, whoever decided in them."""
-    hosts = sorted({(task, number) for task, number, _ in lessons.sources})
+    hosts = sorted({(task, number) for task, number, _ in dataset.sources})
     if len(hosts) < 2:
         raise RunError(f"these runs recorded {len(hosts)} host; at least 2 are needed, one to learn from and one to hold out")
-    order = torch.randperm(len(hosts), generator=torch.Generator().manual_seed(stream_seed("held out", seed))).tolist()
+    order = torch.randperm(len(hosts), generator=generator("held out", seed)).tolist()
     count = min(len(hosts) - 1, max(1, round(share * len(hosts))))
     out = {hosts[place] for place in order[:count]}
-    held = torch.tensor([(task, number) in out for task, number, _ in lessons.sources])
-    return lessons.part((~held).nonzero().squeeze(1)), lessons.part(held.nonzero().squeeze(1))
+    held = torch.tensor([(task, number) in out for task, number, _ in dataset.sources])
+    return dataset.part((~held).nonzero().squeeze(1)), dataset.part(held.nonzero().squeeze(1))

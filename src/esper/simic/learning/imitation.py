@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from esper.leyline.actions import Op
 from esper.simic.learning.dataset import EpisodeDataset
-from esper.simic.learning.offline_config import BCConfig, StudyConfig
+from esper.simic.learning.offline_config import BCConfig
+from esper.simic.learning.optimizer import make_optimizer, minimise
 from esper.simic.learning.popart import follow_returns
 from esper.simic.learning.ppo_metrics import explained_variance, mean_of
 from esper.tamiyo.policy.batch import HEADS
@@ -46,7 +47,7 @@ def weighted_negative_log_likelihood(log_prob: Tensor, weight: Tensor) -> Tensor
 
 
 @torch.no_grad()
-def agreement(policy: Policy, lessons: EpisodeDataset, gamma: float) -> dict[str, float]:
+def agreement(policy: Policy, dataset: EpisodeDataset, gamma: float) -> dict[str, float]:
     """How well a policy agrees with what was recorded, over the steps in which there was a choice. What has no meaning is left out.
 
     log_likelihood: mean log-probability of the recorded decision. accuracy/op, accuracy/decision: how often the likeliest op, and the
@@ -54,20 +55,20 @@ def agreement(policy: Policy, lessons: EpisodeDataset, gamma: float) -> dict[str
     often waiting would have agreed. head/...: each head's accuracy given the recorded op and slot, where it mattered and had a choice.
     explained_variance: how much of the recorded returns the critic predicts.
     """
-    distribution, weight = policy.replay(lessons.batch), lessons.choices()
-    scores, chosen = distribution.score(lessons.actions), distribution.mode()
-    same = chosen == lessons.actions
-    acted = weight * (lessons.actions[..., 0] != Op.WAIT)
-    value = policy.value_head.denormalise(policy.normalised_values(lessons.batch))
+    distribution, weight = policy.replay(dataset.observations), dataset.choices()
+    scores, chosen = distribution.score(dataset.actions), distribution.mode()
+    same = chosen == dataset.actions
+    acted = weight * (dataset.actions[..., 0] != Op.WAIT)
+    value = policy.value_head.denormalise(policy.normalised_values(dataset.observations))
     figures = {
         "log_likelihood": -float(weighted_negative_log_likelihood(scores.log_prob, weight)) if weight.any() else math.nan,
         "accuracy/op": float(mean_of(same[..., 0].float(), weight)),
         "accuracy/decision": float(mean_of((same | ~scores.matters).all(dim=-1).float(), weight)),
         "accuracy/acts": float(mean_of(same[..., 0].float(), acted)),
-        "waiting": float(mean_of((lessons.actions[..., 0] == Op.WAIT).float(), weight)),
-        "explained_variance": explained_variance(value, lessons.returns(gamma), lessons.weight),
+        "waiting": float(mean_of((dataset.actions[..., 0] == Op.WAIT).float(), weight)),
+        "explained_variance": explained_variance(value, dataset.returns(gamma), dataset.weight),
     }
-    given = distribution.likeliest(lessons.actions) == lessons.actions
+    given = distribution.likeliest(dataset.actions) == dataset.actions
     for column, head in enumerate(HEADS):
         figures[f"head/{head.value}"] = float(mean_of(given[..., column].float(), weight * (scores.legal[..., column] > 1)))
     return {name: value for name, value in figures.items() if not math.isnan(value)}
@@ -76,31 +77,14 @@ def agreement(policy: Policy, lessons: EpisodeDataset, gamma: float) -> dict[str
 # Learning
 
 
-def make_optimizer(groups: list[dict[str, Any]], config: StudyConfig) -> torch.optim.Optimizer:
-    """Adam over named groups of parameters, each with its own weight decay."""
-    return torch.optim.AdamW(groups, lr=config.learning_rate, eps=1e-5, fused=True)
-
-
-def step(optimizer: torch.optim.Optimizer, loss: Tensor, longest: float) -> None:
-    """One step down the gradient, each group's shortened by itself. Raises FloatingPointError for one that is not finite."""
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    for group in optimizer.param_groups:
-        norm = nn.utils.get_total_norm([each.grad for each in group["params"] if each.grad is not None])
-        if not torch.isfinite(norm):
-            raise FloatingPointError(f"the gradient of the {group['name']} is {float(norm)}; this step was not taken")
-        nn.utils.clip_grads_with_norm_(group["params"], longest, norm)
-    optimizer.step()
-
-
 class BehaviourCloning:
     """A policy that learns to decide as recorded, with everything that learning goes on from."""
 
-    def __init__(self, policy: Policy, config: BCConfig, lessons: EpisodeDataset, held_out: EpisodeDataset) -> None:
-        self.policy, self.config, self.lessons, self.held_out = policy, config, lessons, held_out
-        self.optimizer = make_optimizer(policy.parameter_groups(config.weight_decay), config)
-        self.op_weights = op_weights(lessons.actions[..., 0], lessons.choices(), config.balance)
-        follow_returns(policy.value_head, lessons.returns(config.gamma), lessons.weight, rate=1.0)
+    def __init__(self, policy: Policy, config: BCConfig, dataset: EpisodeDataset, held_out: EpisodeDataset) -> None:
+        self.policy, self.config, self.dataset, self.held_out = policy, config, dataset, held_out
+        self.optimizer = make_optimizer(policy.parameter_groups(config.weight_decay), config.learning_rate)
+        self.op_weights = op_weights(dataset.actions[..., 0], dataset.choices(), config.balance)
+        follow_returns(policy.value_head, dataset.returns(config.gamma), dataset.weight, rate=1.0)
         self.waited = 0
         self.best = {"actor": math.inf, "critic": math.inf}
         """Lowest loss of each on the held-out hosts."""
@@ -113,14 +97,14 @@ class BehaviourCloning:
         return self.waited >= self.config.patience
 
     def learn(self, order: Tensor, number: int) -> dict[str, float]:
-        """One pass over the episodes in this order; `number` counts passes from 0."""
+        """One epoch over the episodes in this order, int64 [episodes]; `number` counts epochs from 0. Returns its mean losses."""
         sums = {"imitation_loss": 0.0, "value_loss": 0.0}
-        parts = order.split(self.config.batch)
-        for rows in parts:
-            imitation, value = self._losses(self.lessons.part(rows))
-            step(self.optimizer, imitation + value, self.config.max_gradient_norm)
-            sums["imitation_loss"] += float(imitation.detach()) / len(parts)
-            sums["value_loss"] += float(value.detach()) / len(parts)
+        batches = order.split(self.config.batch)
+        for rows in batches:
+            imitation, value = self._losses(self.dataset.part(rows))
+            minimise(self.optimizer, imitation + value, self.config.max_gradient_norm)
+            sums["imitation_loss"] += float(imitation.detach()) / len(batches)
+            sums["value_loss"] += float(value.detach()) / len(batches)
         return sums
 
     def judge(self) -> dict[str, float]:
@@ -137,12 +121,13 @@ class BehaviourCloning:
         figures = agreement(self.policy, self.held_out, self.config.gamma)
         return {"imitation_loss": losses["actor"], "value_loss": losses["critic"], **figures}
 
-    def _losses(self, lessons: EpisodeDataset) -> tuple[Tensor, Tensor]:
-        weight = lessons.choices() * self.op_weights[lessons.actions[..., 0]]
-        log_prob = self.policy.replay(lessons.batch).score(lessons.actions).log_prob
-        target = self.policy.value_head.normalise(lessons.returns(self.config.gamma))
-        error = 0.5 * (self.policy.normalised_values(lessons.batch) - target).square()
-        return weighted_negative_log_likelihood(log_prob, weight), mean_of(error, lessons.weight)
+    def _losses(self, batch: EpisodeDataset) -> tuple[Tensor, Tensor]:
+        """Scalars: what the actor has to lower, and what the critic has to."""
+        weight = batch.choices() * self.op_weights[batch.actions[..., 0]]
+        log_prob = self.policy.replay(batch.observations).score(batch.actions).log_prob
+        target = self.policy.value_head.normalise(batch.returns(self.config.gamma))
+        error = 0.5 * (self.policy.normalised_values(batch.observations) - target).square()
+        return weighted_negative_log_likelihood(log_prob, weight), mean_of(error, batch.weight)
 
     def conclude(self) -> None:
         """Leave the policy as it was when it did best."""

@@ -1,10 +1,10 @@
-"""Implicit Q-learning from recorded runs, after Kostrikov, Nair and Levine (2021).
+"""Implicit Q-learning (IQL) from recorded episodes, after Kostrikov, Nair and Levine (2021).
 
 Q(s, a) learns what a recorded action earned and what its successor is worth; V(s) an expectile of Q over the actions that were
 recorded in such states, which leans towards the better ones; and the policy imitates what was recorded, each action by
 exp(beta * (Q - V)). Good parts of different mediocre episodes are so put together, and no action is ever valued that was not recorded.
 
-V is the policy's own critic, so that PPO can go on from it. All values are normalised by mean and spread of the recorded returns:
+V is the policy's own critic, so that PPO can go on from it. All values are normalised by mean and standard deviation of the returns:
 beta is per standard deviation, whatever the reward's scale.
 """
 
@@ -19,15 +19,17 @@ from torch import Tensor, nn
 
 from esper.leyline.actions import HEADS_FOR_OP, Head, Op
 from esper.simic.learning.dataset import EpisodeDataset
-from esper.simic.learning.imitation import agreement, make_optimizer, step, weighted_negative_log_likelihood
+from esper.simic.learning.imitation import agreement, weighted_negative_log_likelihood
 from esper.simic.learning.offline_config import IQLConfig
+from esper.simic.learning.optimizer import make_optimizer, minimise
 from esper.simic.learning.popart import follow_returns
 from esper.simic.learning.ppo_metrics import mean_of
+from esper.simic.learning.rollout import td_targets
 from esper.tamiyo.observe.masks import HEAD_VALUES
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch
 from esper.tamiyo.policy.network import HIDDEN_GAIN, VALUE_GAIN, PolicyConfig, Trunk, initialise
 from esper.tamiyo.policy.policy import Policy
-from esper.tolaria.data.streams import stream_seed
+from esper.tolaria.data.streams import generator
 
 ACTION_EMBEDDING = 16
 """Features that stand for the values of an action's heads."""
@@ -41,13 +43,6 @@ def expectile_loss(difference: Tensor, expectile: float) -> Tensor:
     difference: target minus value.
     """
     return torch.where(difference < 0, 1.0 - expectile, expectile) * difference.square()
-
-
-def q_targets(reward: Tensor, value: Tensor, weight: Tensor, gamma: float) -> Tensor:
-    """[episodes, steps]: reward plus gamma times the value of the state reached, which is 0 behind the end of an episode."""
-    following = torch.zeros_like(value)
-    following[:, :-1] = value[:, 1:] * weight[:, 1:]
-    return (reward + gamma * following) * weight
 
 
 def advantage_weights(advantage: Tensor, beta: float, limit: float) -> Tensor:
@@ -108,7 +103,7 @@ class TwinQ(nn.Module):
         self.second = QNetwork(config, generator)
 
     def forward(self, batch: ObservationBatch, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """[episodes, steps] each."""
+        """The two values [episodes, steps] of actions [episodes, steps, 8] in whole episodes."""
         return self.first(batch, actions), self.second(batch, actions)
 
 
@@ -118,14 +113,15 @@ class TwinQ(nn.Module):
 class ImplicitQLearning:
     """A policy that learns from what was recorded to do better than it, with everything that learning goes on from."""
 
-    def __init__(self, policy: Policy, config: IQLConfig, lessons: EpisodeDataset, held_out: EpisodeDataset) -> None:
-        self.policy, self.config, self.lessons, self.held_out = policy, config, lessons, held_out
-        self.q = TwinQ(policy.config, torch.Generator().manual_seed(stream_seed("q", config.seed)))
+    def __init__(self, policy: Policy, config: IQLConfig, dataset: EpisodeDataset, held_out: EpisodeDataset) -> None:
+        self.policy, self.config, self.dataset, self.held_out = policy, config, dataset, held_out
+        self.q = TwinQ(policy.config, generator("q", config.seed))
         self.slow_q = copy.deepcopy(self.q).requires_grad_(False)
         critic = {"name": "q", "params": list(self.q.parameters()), "weight_decay": config.weight_decay}
-        self.optimizer = make_optimizer([*policy.parameter_groups(config.weight_decay), critic], config)
-        follow_returns(policy.value_head, lessons.returns(config.gamma), lessons.weight, rate=1.0)
-        self.passes = 0
+        self.optimizer = make_optimizer([*policy.parameter_groups(config.weight_decay), critic], config.learning_rate)
+        follow_returns(policy.value_head, dataset.returns(config.gamma), dataset.weight, rate=1.0)
+        self.warming = config.warmup > 0
+        """Whether values still learn the recorded returns themselves."""
 
     @property
     def finished(self) -> bool:
@@ -133,34 +129,33 @@ class ImplicitQLearning:
         return False
 
     def learn(self, order: Tensor, number: int) -> dict[str, float]:
-        """One pass over the episodes in this order; `number` counts passes from 0."""
+        """One epoch over the episodes in this order, int64 [episodes]; `number` counts epochs from 0. Returns the mean figures."""
         sums: dict[str, float] = {}
-        parts = order.split(self.config.batch)
-        self.passes = number
-        for rows in parts:
-            losses, figures = self._losses(self.lessons.part(rows))
-            step(self.optimizer, losses["q_loss"] + losses["v_loss"] + losses["policy_loss"], self.config.max_gradient_norm)
+        batches = order.split(self.config.batch)
+        self.warming = number < self.config.warmup
+        for rows in batches:
+            losses, figures = self._losses(self.dataset.part(rows))
+            minimise(self.optimizer, losses["q_loss"] + losses["v_loss"] + losses["policy_loss"], self.config.max_gradient_norm)
             follow(self.slow_q, self.q, self.config.polyak)
             for name, value in {**losses, **figures}.items():
-                sums[name] = sums.get(name, 0.0) + float(value.detach()) / len(parts)
+                sums[name] = sums.get(name, 0.0) + float(value.detach()) / len(batches)
         if number + 1 == self.config.warmup:
             self.slow_q.load_state_dict(self.q.state_dict())
         return sums
 
-    def _losses(self, lessons: EpisodeDataset) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The three losses, and what else is worth knowing."""
-        config, head, weight, choices = self.config, self.policy.value_head, lessons.weight, lessons.choices()
-        value = self.policy.normalised_values(lessons.batch)
+    def _losses(self, batch: EpisodeDataset) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The three losses, and what else is worth knowing; all of them scalars."""
+        config, head, weight, choices = self.config, self.policy.value_head, batch.weight, batch.choices()
+        value = self.policy.normalised_values(batch.observations)
         with torch.no_grad():
-            slow = torch.minimum(*self.slow_q(lessons.batch, lessons.actions))
-            returns = lessons.returns(config.gamma)
-            warming = self.passes < config.warmup
-            target = head.normalise(returns if warming else q_targets(lessons.reward, head.denormalise(value), weight, config.gamma))
+            slow = torch.minimum(*self.slow_q(batch.observations, batch.actions))
+            returns = batch.returns(config.gamma)
+            target = head.normalise(returns if self.warming else td_targets(batch.reward, head.denormalise(value), weight, config.gamma))
             advantage = slow - value
-            preference = torch.ones_like(slow) if warming else advantage_weights(advantage, config.beta, config.weight_limit)
-        first, second = self.q(lessons.batch, lessons.actions)
-        valued = expectile_loss((head.normalise(returns) if warming else slow) - value, 0.5 if warming else config.expectile)
-        log_prob = self.policy.replay(lessons.batch).score(lessons.actions).log_prob
+            preference = torch.ones_like(slow) if self.warming else advantage_weights(advantage, config.beta, config.weight_limit)
+        first, second = self.q(batch.observations, batch.actions)
+        valued = expectile_loss((head.normalise(returns) if self.warming else slow) - value, 0.5 if self.warming else config.expectile)
+        log_prob = self.policy.replay(batch.observations).score(batch.actions).log_prob
         # Divided by the number of choices, not by the summed weights: the weight of a step does not depend on its neighbours.
         imitated = weighted_negative_log_likelihood(log_prob, choices * preference)
         share = (choices * preference).sum() / choices.sum().clamp(min=1.0)
@@ -184,20 +179,14 @@ class ImplicitQLearning:
         return {**found, **agreement(self.policy, self.held_out, self.config.gamma)}
 
     def conclude(self) -> None:
-        """The policy is what it is after the last pass."""
+        """The policy is what it is after the last epoch."""
 
     def state(self) -> dict[str, Any]:
         """Everything besides the policy, as a checkpoint can hold it."""
-        return {
-            "optimizer": self.optimizer.state_dict(),
-            "q": self.q.state_dict(),
-            "slow_q": self.slow_q.state_dict(),
-            "passes": self.passes,
-        }
+        return {"optimizer": self.optimizer.state_dict(), "q": self.q.state_dict(), "slow_q": self.slow_q.state_dict()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, exactly."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.q.load_state_dict(state["q"])
         self.slow_q.load_state_dict(state["slow_q"])
-        self.passes = state["passes"]

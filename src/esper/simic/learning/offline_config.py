@@ -38,7 +38,7 @@ class StudyConfig:
     threads: Annotated[int, Range(1, 1024)] = 1
     """CPU threads for torch."""
     checkpoint_every: Count = 20
-    """Passes between checkpoints."""
+    """Epochs between checkpoints."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -50,9 +50,9 @@ class BCConfig(StudyConfig):
 
     kind: Literal["bc"] = "bc"
     epochs: Count = 200
-    """Most passes over the recorded episodes."""
+    """Most epochs over the recorded episodes."""
     patience: Count = 30
-    """Passes without a better result on the held-out hosts after which it ends."""
+    """Epochs without a better result on the held-out hosts after which it ends."""
     balance: Share = 0.5
     """How much rare ops count: 0 each step the same, 1 each op the same in all, however rare. Most recorded decisions are WAIT."""
 
@@ -66,9 +66,9 @@ class IQLConfig(StudyConfig):
 
     kind: Literal["iql"] = "iql"
     epochs: Count = 200
-    """Passes over the recorded episodes."""
+    """Epochs over the recorded episodes."""
     warmup: Annotated[int, Range(0)] = 20
-    """First passes, in which values learn the recorded returns themselves; from there on they look for better ones."""
+    """First epochs, in which values learn the recorded returns themselves; from there on they look for better ones."""
     expectile: Annotated[float, Range(0.5, 0.999)] = 0.7
     """Which of the recorded actions a state is valued by: 0.5 their mean, towards 1 the best of them."""
     beta: Positive = 3.0

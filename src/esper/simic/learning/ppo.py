@@ -17,16 +17,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from esper.leyline.errors import LearningError
+from esper.simic.learning import optimizer as optimizers
+from esper.simic.learning.optimizer import check_finite, clipped_step
 from esper.simic.learning.popart import follow_returns
 from esper.simic.learning.ppo_config import EntropyMultipliers, PPOConfig, PriorStrength
-from esper.simic.learning.ppo_metrics import Tally, UpdateMetrics, critic_figures, mean_of, policy_figures
+from esper.simic.learning.ppo_metrics import Tally, UpdateMetrics, critic_figures, loss_figures, mean_of, policy_figures
 from esper.simic.learning.rollout import Rollout
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch
 from esper.tamiyo.policy.heads import ActionDistribution, Exploration
 from esper.tamiyo.policy.policy import Policy, reset_heads
 from esper.tamiyo.policy.prior_tables import PriorTables, prior_tables
+from esper.tolaria.data.streams import generator
 
 KL_STOP = 1.5
 """Epochs end once the exact KL is above this many times its target."""
@@ -76,7 +80,7 @@ def learning_rate(config: PPOConfig, update: int) -> float:
 
 
 def normalised(advantages: Tensor, weight: Tensor) -> Tensor:
-    """Advantages of mean 0 and spread 1 over the steps that happened; 0 in padding."""
+    """[hosts, steps]: advantages of mean 0 and standard deviation 1 over the steps that happened; 0 in padding."""
     mean = mean_of(advantages, weight)
     std = mean_of((advantages - mean).square(), weight).sqrt()
     return (advantages - mean) / (std + 1e-8) * weight
@@ -89,12 +93,13 @@ def normalised(advantages: Tensor, weight: Tensor) -> Tensor:
 class PPOBatch:
     """A round, or some hosts of it, ready to learn from; every tensor is [hosts, steps] in front."""
 
-    batch: ObservationBatch
+    observations: ObservationBatch
     actions: Tensor
+    """int64 [hosts, steps, 8]."""
     log_prob: Tensor
-    """The ratio's reference."""
+    """Of the actions, which ratios are taken against."""
     advantage: Tensor
-    """Normalised."""
+    """Normalised over the round."""
     target: Tensor
     """Normalised returns."""
     value: Tensor
@@ -105,15 +110,15 @@ class PPOBatch:
     exploration: Exploration | None
 
     def part(self, hosts: Tensor) -> PPOBatch:
-        """Some of the hosts."""
-        names = ("batch", "actions", "log_prob", "advantage", "target", "value", "weight", "prior")
+        """Some of the hosts, by their numbers int64 [hosts]."""
+        names = ("observations", "actions", "log_prob", "advantage", "target", "value", "weight", "prior")
         return replace(self, **{name: getattr(self, name)[hosts] for name in names})
 
 
 def make_optimizer(policy: Policy, config: PPOConfig) -> torch.optim.Optimizer:
     """Adam over actor and critic; the critic's weights decay."""
     groups = policy.parameter_groups(config.weight_decay)
-    return torch.optim.AdamW(groups, lr=config.learning_rate, eps=1e-5, fused=True)
+    return optimizers.make_optimizer(groups, config.learning_rate)
 
 
 def update(
@@ -122,71 +127,76 @@ def update(
     rollout: Rollout,
     config: PPOConfig,
     update_index: int,
-    generator: torch.Generator,
+    shuffle: torch.Generator,
 ) -> UpdateMetrics:
-    """Learn from one round. `update_index` counts updates from 0; `generator`, on the CPU, shuffles the hosts."""
+    """Learn from one round. `update_index` counts updates from 0; `shuffle`, on the CPU, puts the hosts in order."""
+    for what, figures in (("reward", rollout.reward), ("value", rollout.value), ("log-probability", rollout.log_prob)):
+        check_finite(f"a {what} of the round", figures)
     before, value_before = _replay(policy, rollout, config), _values(policy, rollout, config)
     advantage = rollout.advantages(config.gamma, config.gae_lambda)
-    if not torch.isfinite(advantage).all():
-        raise FloatingPointError("a reward or a value of this round is not finite; the policy was left as it was")
     minibatches = min(config.minibatches, rollout.hosts)
     follow_returns(policy.value_head, advantage + rollout.value, rollout.weight, config.popart_rate)
-    lesson = _prepare(policy, rollout, config, advantage, before, minibatches)
+    whole = _prepare(policy, rollout, config, advantage, before, minibatches)
     rate = learning_rate(config, update_index)
     for group in optimizer.param_groups:
         group["lr"] = rate
     entropy_coefficient = annealed(config.entropy_start, config.entropy_end, config.entropy_updates, update_index)
 
-    tally, gradients = Tally(), Gradients(policy, config.max_gradient_norm)
+    tally, gradients = Tally(list), Gradients(policy)
     after, moving, epochs = before, True, 0
     for _ in range(config.epochs):
-        order = torch.randperm(rollout.hosts, generator=generator).to(policy.device)
+        order = torch.randperm(rollout.hosts, generator=shuffle).to(policy.device)
         for hosts in order.tensor_split(minibatches):
-            part = lesson.part(hosts)
+            batch = whole.part(hosts)
             optimizer.zero_grad(set_to_none=True)
             if moving:
-                actor_loss(policy, part, config, entropy_coefficient, tally).backward()
-            critic_loss(policy, part, config, tally).backward()
-            gradients.shorten(tally)
-            optimizer.step()
+                actor_loss(policy, batch, config, entropy_coefficient, tally).backward()
+            critic_loss(policy, batch, config, tally).backward()
+            clipped_step(optimizer, gradients.measure(tally), config.max_gradient_norm)
         if moving:
             epochs += 1
             after = _replay(policy, rollout, config)
             kl = mean_of(after.divergence(before).sum(dim=-1), rollout.weight)
-            # This ends the policy's passes; the critic shares nothing with it, and goes on.
+            check_finite("the KL divergence from the policy before", kl)
+            # This ends the policy's epochs; the critic shares nothing with it, and goes on.
             moving = config.target_kl == 0 or bool(kl <= KL_STOP * config.target_kl)
+    value_after = _values(policy, rollout, config)
+    check_finite("a value after the update", value_after)
+    first_error = tally.pop("ratio_error")[0]
     return UpdateMetrics(
         n_updates=update_index + 1,
         epochs=epochs,
         learning_rate=rate,
         entropy_coefficient=entropy_coefficient,
         clip_range=config.clip_range,
-        losses=tally.losses(entropy_coefficient, gradients.parts),
-        policy=policy_figures(rollout, before, after, config.clip_range, tally.ratio_error),
-        critic=critic_figures(rollout, advantage, value_before, _values(policy, rollout, config)),
-        episode_reward=float((rollout.reward * rollout.weight).sum(dim=1).mean()),
-        episode_length=float(rollout.lengths().mean()),
+        ep_rew_mean=float((rollout.reward * rollout.weight).sum(dim=1).mean()),
+        ep_len_mean=float(rollout.lengths().mean()),
+        **loss_figures(tally, entropy_coefficient, gradients.parts),
+        **policy_figures(rollout, before, after, config.clip_range, first_error),
+        **critic_figures(rollout, advantage, value_before, value_after),
     )
 
 
-def actor_loss(policy: Policy, lesson: PPOBatch, config: PPOConfig, entropy_coefficient: float, tally: Tally) -> Tensor:
+def actor_loss(policy: Policy, batch: PPOBatch, config: PPOConfig, entropy_coefficient: float, tally: Tally) -> Tensor:
     """Clipped surrogate, minus the entropy bonus, plus the distance from the prior."""
-    distribution = policy.replay(lesson.batch, lesson.exploration, checkpoint_lstm=config.checkpoint_lstm, autocast=config.autocast)
-    scores = distribution.score(lesson.actions)
-    log_ratio = scores.log_prob - lesson.log_prob
-    surrogate = (clipped_surrogate(log_ratio, lesson.advantage, config.clip_range) * lesson.weight).sum()
-    entropy = (_weighted(scores.entropies, config.entropy_multipliers) * lesson.weight).sum()
-    distance = (_weighted(distribution.distance_from(lesson.prior), config.prior_strength) * lesson.weight).sum()
-    tally.add(policy_gradient_loss=surrogate, entropy_loss=-entropy, prior_loss=distance)
-    tally.note_ratio_error((log_ratio.expm1().abs() * (lesson.weight > 0)).max())
+    distribution = policy.replay(batch.observations, batch.exploration, checkpoint_lstm=config.checkpoint_lstm, autocast=config.autocast)
+    scores = distribution.score(batch.actions)
+    log_ratio = scores.log_prob - batch.log_prob
+    surrogate = (clipped_surrogate(log_ratio, batch.advantage, config.clip_range) * batch.weight).sum()
+    entropy = (_weighted(scores.entropies, config.entropy_multipliers) * batch.weight).sum()
+    distance = (_weighted(distribution.distance_from(batch.prior), config.prior_strength) * batch.weight).sum()
+    tally["policy_gradient_loss"].append(surrogate.detach())
+    tally["entropy_loss"].append(-entropy.detach())
+    tally["prior_loss"].append(distance.detach())
+    tally["ratio_error"].append((log_ratio.detach().expm1().abs() * (batch.weight > 0)).max())
     return surrogate - entropy_coefficient * entropy + distance
 
 
-def critic_loss(policy: Policy, lesson: PPOBatch, config: PPOConfig, tally: Tally) -> Tensor:
+def critic_loss(policy: Policy, batch: PPOBatch, config: PPOConfig, tally: Tally) -> Tensor:
     """Half the squared error of the normalised values."""
-    value = policy.normalised_values(lesson.batch, checkpoint_lstm=config.checkpoint_lstm, autocast=config.autocast)
-    error = (value_error(value, lesson.target, lesson.value, config.value_clip) * lesson.weight).sum()
-    tally.add(value_loss=error)
+    value = policy.normalised_values(batch.observations, checkpoint_lstm=config.checkpoint_lstm, autocast=config.autocast)
+    error = (value_error(value, batch.target, batch.value, config.value_clip) * batch.weight).sum()
+    tally["value_loss"].append(error.detach())
     return error
 
 
@@ -194,7 +204,7 @@ def _prepare(
     policy: Policy, rollout: Rollout, config: PPOConfig, advantage: Tensor, before: ActionDistribution, minibatches: int
 ) -> PPOBatch:
     return PPOBatch(
-        batch=rollout.batch,
+        observations=rollout.observations,
         actions=rollout.actions,
         # In bfloat16 a replay differs from what acted by more than rounding; the first ratio is to be 1 all the same.
         log_prob=before.score(rollout.actions).log_prob if config.autocast else rollout.log_prob,
@@ -202,19 +212,19 @@ def _prepare(
         target=policy.value_head.normalise(advantage + rollout.value),
         value=policy.value_head.normalise(rollout.value),
         weight=rollout.weight * (minibatches / rollout.weight.sum()),
-        prior=prior_tables(config.prior, rollout.batch),
+        prior=prior_tables(config.prior, rollout.observations),
         exploration=rollout.exploration,
     )
 
 
 @torch.no_grad()
 def _replay(policy: Policy, rollout: Rollout, config: PPOConfig) -> ActionDistribution:
-    return policy.replay(rollout.batch, rollout.exploration, autocast=config.autocast)
+    return policy.replay(rollout.observations, rollout.exploration, autocast=config.autocast)
 
 
 @torch.no_grad()
 def _values(policy: Policy, rollout: Rollout, config: PPOConfig) -> Tensor:
-    return policy.value_head.denormalise(policy.normalised_values(rollout.batch, autocast=config.autocast))
+    return policy.value_head.denormalise(policy.normalised_values(rollout.observations, autocast=config.autocast))
 
 
 def _weighted(figures: Tensor, weights: EntropyMultipliers | PriorStrength) -> Tensor:
@@ -223,64 +233,60 @@ def _weighted(figures: Tensor, weights: EntropyMultipliers | PriorStrength) -> T
 
 
 class Gradients:
-    """Measures the gradient of each part of a policy, and shortens those of actor and critic to the longest allowed."""
+    """Measures the gradient of each part of a policy, and of actor and critic."""
 
-    def __init__(self, policy: Policy, longest: float) -> None:
+    def __init__(self, policy: Policy) -> None:
         parts = policy.parts()
-        self.longest, self.parts = longest, tuple(parts)
+        self.parts = tuple(parts)
         self.parameters = [each for group in parts.values() for each in group]
         owner = [number for number, group in enumerate(parts.values()) for _ in group]
         self.owner = torch.tensor(owner, device=policy.device)
-        self.groups = {group["name"]: group["params"] for group in policy.parameter_groups()}
         self.of_critic = torch.tensor([part == "critic" for part in parts], device=policy.device)
 
-    def shorten(self, tally: Tally) -> None:
-        """To be called between the backward pass and the optimiser's step."""
+    def measure(self, tally: Tally) -> list[Tensor]:
+        """The norms of the actor's and the critic's gradient, scalars; those of the parts go to the tally."""
         zero = self.parameters[0].new_zeros(())
         norms = [zero if each.grad is None else torch.linalg.vector_norm(each.grad) for each in self.parameters]
         squares = zero.expand(len(self.parts)).index_add(0, self.owner, torch.stack(norms).square())
-        for name, chosen in (("actor", ~self.of_critic), ("critic", self.of_critic)):
-            norm = (squares * chosen).sum().sqrt()
-            if not torch.isfinite(norm):
-                raise FloatingPointError(f"the gradient of the {name} is {float(norm)}; this step was not taken")
-            nn.utils.clip_grads_with_norm_(self.groups[name], self.longest, norm)
-        tally.add(gradient_norm=squares.sqrt())
+        tally["gradient_norm"].append(squares.sqrt())
+        # Chosen, not multiplied by 0: what is not finite in one network says nothing of the other.
+        return [torch.where(chosen, squares, 0.0).sum().sqrt() for chosen in (~self.of_critic, self.of_critic)]
 
 
 class Learner:
-    """A policy with everything that learning goes on from: optimiser, count of updates, and the stream that shuffles the hosts."""
+    """A policy with everything that learning goes on from: optimiser, count of updates, and the seed that all chance comes from."""
 
     def __init__(self, policy: Policy, config: PPOConfig, seed: int = 0) -> None:
-        self.policy, self.config = policy, config
+        self.policy, self.config, self.seed = policy, config, seed
         self.optimizer = make_optimizer(policy, config)
         self.updates = 0
-        self.generator = torch.Generator().manual_seed(seed)
 
     def update(self, rollout: Rollout) -> UpdateMetrics:
-        """Learn from one round."""
-        metrics = update(self.policy, self.optimizer, rollout, self.config, self.updates, self.generator)
+        """Learn from one round. Raises LearningError when something in it is not finite; the policy is of no use then."""
+        order = generator("update", self.seed, self.updates)
+        try:
+            metrics = update(self.policy, self.optimizer, rollout, self.config, self.updates, order)
+        except FloatingPointError as error:
+            raise LearningError(
+                f"update {self.updates + 1} of the policy went wrong: {error}; the last checkpoint is intact, "
+                "go on from it with a lower ppo.learning_rate or fewer ppo.epochs"
+            ) from error
         self.updates += 1
         return metrics
 
     def reset_heads(self, heads: Iterable[str]) -> None:
         """Make chosen heads as new, and forget what the optimiser knows about them."""
-        for parameter in reset_heads(self.policy, heads, self.generator):
+        for parameter in reset_heads(self.policy, heads, generator("reset", self.seed, self.updates)):
             self.optimizer.state.pop(parameter, None)
 
     def state(self) -> dict[str, Any]:
-        """Everything, as a checkpoint can hold it."""
-        return {
-            "policy": self.policy.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "updates": self.updates,
-            "generator": self.generator.get_state(),
-        }
+        """Everything to go on from but config and seed, as a checkpoint can hold it."""
+        return {"policy": self.policy.state_dict(), "optimizer": self.optimizer.state_dict(), "updates": self.updates}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, exactly. Settings are those of the present config, not of the saved one."""
+        """Go on from a saved state, bit for bit. Settings are those of the present config, not of the saved one."""
         self.policy.load_state_dict(state["policy"])
         self.optimizer.load_state_dict(state["optimizer"])
         for group, fresh in zip(self.optimizer.param_groups, self.policy.parameter_groups(self.config.weight_decay), strict=True):
             group["weight_decay"] = fresh["weight_decay"]
         self.updates = state["updates"]
-        self.generator.set_state(state["generator"])

@@ -58,11 +58,11 @@ class PPOConfig:
     clip_range: Positive = 0.2
     """How far the ratio may move before a step earns nothing more."""
     epochs: Annotated[int, Range(1)] = 4
-    """Passes over each round."""
+    """Epochs over each round."""
     minibatches: Annotated[int, Range(1)] = 4
-    """Parts that the hosts of a round are split into in each pass; one host each when there are fewer hosts."""
+    """Parts that the hosts of a round are split into in each epoch; one host each when there are fewer hosts."""
     target_kl: Positive = 0.015
-    """The policy's passes end early once its exact KL from where it started is above 1.5 times this; 0 for never."""
+    """The policy's epochs end early once its exact KL from where it started is above 1.5 times this; 0 for never."""
     learning_rate: Positive = 3e-4
     """Of Adam, once it has warmed up."""
     warmup_updates: Count = 5

@@ -7,18 +7,18 @@ never had a choice, say) is NaN and is left out of `flat`.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from esper.leyline.actions import Head, Op
+from esper.leyline.actions import Op
 from esper.simic.learning.rollout import Rollout
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch
-from esper.tamiyo.policy.heads import ActionDistribution, Scores
+from esper.tamiyo.policy.heads import ActionDistribution
 
 RIDGES = (0.01, 0.1, 1.0, 10.0, 100.0)
 """Strengths of the ridge regression that are tried, as shares of a standardised feature's variance; the last predicts nearly a constant."""
@@ -27,12 +27,25 @@ FOLDS = 4
 """Parts that the hosts of a round are split into for the ridge regression: each is predicted from the others."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Losses:
-    """Means over the optimiser's steps."""
+Tally = defaultdict[str, list[Tensor]]
+"""What each of the optimiser's steps has to report, by name. It stays on the device until the end."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateMetrics:
+    """One update of the policy, by the names that Stable-Baselines3 has for its figures, or names in its manner."""
+
+    n_updates: int
+    """Updates so far, this one included."""
+    epochs: int
+    """Epochs of the policy over the round; fewer than asked for when the KL stop came first."""
+    learning_rate: float
+    entropy_coefficient: float
+    clip_range: float
+
+    # Means over the optimiser's steps
     loss: float
-    """All of them, as the optimiser saw them."""
+    """All losses together, as the optimiser saw them."""
     policy_gradient_loss: float
     value_loss: float
     entropy_loss: float
@@ -42,14 +55,10 @@ class Losses:
     gradient_norm: dict[str, float]
     """Of each part of the policy, before clipping."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyFigures:
-    """What became of the policy. All but ratio_error, entropy and mattered are measured after the update, over the whole round."""
-
+    # What became of the policy: all but ratio_error, entropy and mattered is measured after the update, over the whole round
     kl: float
     """Exact KL(before || after) of the distribution over whole actions."""
-    kl_by_head: dict[Head, float]
+    kl_by_head: dict[str, float]
     """They sum up to `kl`."""
     approx_kl: float
     """The usual estimate of it, from the actions drawn: mean of (r - 1) - log r."""
@@ -57,20 +66,16 @@ class PolicyFigures:
     """Share of steps whose ratio lies outside the clip range."""
     ratio_error: float
     """Largest distance of a ratio from 1 before the first step. Above 1e-6 or so, drawing and scoring disagree."""
-    entropy: dict[Head, float]
+    entropy: dict[str, float]
     """Of each head as a share of the largest possible, only where it mattered and had a choice."""
-    mattered: dict[Head, float]
+    mattered: dict[str, float]
     """Share of steps in which each head mattered: a head can be healthy and hardly ever used."""
-    op_probability: dict[Op, float]
-    """Mean chance of each op where it was legal."""
-    logit_gap: dict[Head, float]
+    op_probability: dict[str, float]
+    """Mean probability of each op where it was legal."""
+    logit_gap: dict[str, float]
     """How far the likeliest value lies above the next, in nats, wherever the head could have mattered."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CriticFigures:
-    """Whether the critic predicts anything, and what advantages it leaves."""
-
+    # Whether the critic predicts anything, and what advantages it leaves
     explained_variance: float
     """Before the update, on a round that the critic had not seen."""
     explained_variance_after: float
@@ -88,123 +93,76 @@ class CriticFigures:
     advantage_positive: float
     """Share above 0."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateMetrics:
-    """One update of the policy."""
-
-    n_updates: int
-    """Updates so far, this one included."""
-    epochs: int
-    """Passes of the policy over the round; fewer than asked for when the KL stop came first."""
-    learning_rate: float
-    entropy_coefficient: float
-    clip_range: float
-    losses: Losses
-    policy: PolicyFigures
-    critic: CriticFigures
-    episode_reward: float
+    # The round itself
+    ep_rew_mean: float
     """Mean over the episodes of the round of the summed reward."""
-    episode_length: float
+    ep_len_mean: float
 
     def flat(self) -> dict[str, float]:
-        """Every figure by the name that Stable-Baselines3 has for it, or one in its manner: `train/approx_kl`, `train/entropy/tempo`."""
-        own = {name: getattr(self, name) for name in ("n_updates", "epochs", "learning_rate", "entropy_coefficient", "clip_range")}
-        train = own | asdict(self.losses) | asdict(self.policy) | asdict(self.critic)
-        flat = {f"train/{name}": value for name, value in _expanded(train)}
-        flat |= {"rollout/ep_rew_mean": self.episode_reward, "rollout/ep_len_mean": self.episode_length}
+        """Every figure that has a meaning, by its full name: `train/approx_kl`, `train/entropy/tempo`, `rollout/ep_rew_mean`."""
+        flat: dict[str, float] = {}
+        for name, value in asdict(self).items():
+            full = f"rollout/{name}" if name.startswith("ep_") else f"train/{name}"
+            flat |= {f"{full}/{key}": float(item) for key, item in value.items()} if isinstance(value, dict) else {full: float(value)}
         return {name: value for name, value in flat.items() if not math.isnan(value)}
 
 
-def _expanded(figures: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    for name, value in figures.items():
-        if isinstance(value, dict):
-            yield from ((f"{name}/{key.name.lower() if isinstance(key, Op) else key}", float(item)) for key, item in value.items())
-        else:
-            yield name, float(value)
-
-
-class Tally:
-    """Sums over the optimiser's steps of what is reported as means. They stay on the device until the end."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-        self._counts: Counter[str] = Counter()
-        self._first: dict[str, Tensor] = {}
-
-    def add(self, **figures: Tensor) -> None:
-        """One more value of each."""
-        for name, value in figures.items():
-            self._counts[name] += 1
-            self._sums[name] = value.detach() if self._counts[name] == 1 else self._sums[name] + value.detach()
-
-    def note_ratio_error(self, error: Tensor) -> None:
-        """How far ratios are from 1; what counts is the first, before any step."""
-        self._first.setdefault("ratio_error", error.detach())
-
-    @property
-    def ratio_error(self) -> Tensor:
-        """The first that was noted."""
-        return self._first["ratio_error"]
-
-    def losses(self, entropy_coefficient: float, parts: Iterable[str]) -> Losses:
-        """The means; `parts` names the values of gradient_norm."""
-        means = {name: value / self._counts[name] for name, value in self._sums.items()}
-        names = ("policy_gradient_loss", "value_loss", "entropy_loss", "prior_loss")
-        surrogate, value, entropy, prior = (float(means[name]) for name in names)
-        return Losses(
-            loss=surrogate + entropy_coefficient * entropy + prior + value,
-            policy_gradient_loss=surrogate,
-            value_loss=value,
-            entropy_loss=entropy,
-            prior_loss=prior,
-            gradient_norm=dict(zip(parts, means["gradient_norm"].tolist(), strict=True)),
-        )
+def loss_figures(tally: Tally, entropy_coefficient: float, parts: Iterable[str]) -> dict[str, Any]:
+    """Means over the optimiser's steps; `parts` names the values of gradient_norm."""
+    means = {name: sum(values[1:], values[0]) / len(values) for name, values in tally.items()}
+    norms = dict(zip(parts, means.pop("gradient_norm").tolist(), strict=True))
+    figures = {name: float(mean) for name, mean in means.items()}
+    entropy = entropy_coefficient * figures["entropy_loss"]
+    loss = figures["policy_gradient_loss"] + entropy + figures["prior_loss"] + figures["value_loss"]
+    return {**figures, "loss": loss, "gradient_norm": norms}
 
 
 def policy_figures(
     rollout: Rollout, before: ActionDistribution, after: ActionDistribution, clip_range: float, first_error: Tensor
-) -> PolicyFigures:
+) -> dict[str, Any]:
     """Compare the policy before and after an update on the round that it learned from.
 
     first_error: largest distance from 1 of the first minibatch's ratios, which are worked out with gradients, by other kernels.
     """
-    weight, actions = rollout.weight, rollout.actions
-    divergence = after.divergence(before)
-    by_head = {head: float(mean_of(divergence[..., i], weight)) for i, head in enumerate(HEADS)}
-    scores = before.score(actions)
-    log_ratio = after.score(actions).log_prob - scores.log_prob
-    return PolicyFigures(
-        kl=sum(by_head.values()),
-        kl_by_head=by_head,
-        approx_kl=float(mean_of(estimated_kl(log_ratio), weight)),
-        clip_fraction=float(mean_of((log_ratio.expm1().abs() > clip_range).float(), weight)),
-        ratio_error=float(torch.maximum(first_error, ((scores.log_prob - rollout.log_prob).expm1().abs() * weight).max())),
-        entropy=conditional_entropies(scores, weight),
-        mattered={head: float(mean_of(scores.matters[..., i].float(), weight)) for i, head in enumerate(HEADS)},
-        op_probability=op_chances(after, rollout.batch, weight),
-        logit_gap=logit_gaps(after, weight),
-    )
+    weight, chances = rollout.weight, after.op_probabilities()
+    steps = weight.unsqueeze(-1)
+    scores = before.score(rollout.actions)
+    log_ratio = after.score(rollout.actions).log_prob - scores.log_prob
+    kl_by_head = by_head(after.divergence(before), steps)
+    gaps, could_matter = after.gaps()
+    return {
+        "kl": sum(kl_by_head.values()),
+        "kl_by_head": kl_by_head,
+        "approx_kl": float(mean_of(estimated_kl(log_ratio), weight)),
+        "clip_fraction": float(mean_of((log_ratio.expm1().abs() > clip_range).float(), weight)),
+        "ratio_error": float(torch.maximum(first_error, ((scores.log_prob - rollout.log_prob).expm1().abs() * weight).max())),
+        "entropy": by_head(scores.normalised_entropies, (scores.legal > 1) * steps),
+        "mattered": by_head(scores.matters.float(), steps),
+        "op_probability": {op.name.lower(): float(mean_of(chances[..., op], rollout.observations.op_mask[..., op] * weight)) for op in Op},
+        "logit_gap": by_head(gaps, could_matter * steps),
+    }
 
 
-def critic_figures(rollout: Rollout, advantage: Tensor, value_before: Tensor, value_after: Tensor) -> CriticFigures:
+def critic_figures(rollout: Rollout, advantage: Tensor, value_before: Tensor, value_after: Tensor) -> dict[str, Any]:
     """Compare values [hosts, steps] with the returns that were the critic's targets."""
     weight = rollout.weight
     returns = advantage + rollout.value
-    of_advantage, of_returns = moments(advantage, weight), moments(returns, weight)
-    return CriticFigures(
-        explained_variance=explained_variance(value_before, returns, weight),
-        explained_variance_after=explained_variance(value_after, returns, weight),
-        explained_variance_ceiling=regression_ceiling(rollout, returns),
-        value_std=moments(value_before, weight)["std"],
-        return_mean=of_returns["mean"],
-        return_std=of_returns["std"],
-        advantage_mean=of_advantage["mean"],
-        advantage_std=of_advantage["std"],
-        advantage_skew=of_advantage["skew"],
-        advantage_kurtosis=of_advantage["kurtosis"],
-        advantage_positive=of_advantage["positive"],
-    )
+    of_returns = moments(returns, weight)
+    return {
+        "explained_variance": explained_variance(value_before, returns, weight),
+        "explained_variance_after": explained_variance(value_after, returns, weight),
+        "explained_variance_ceiling": regression_ceiling(rollout, returns),
+        "value_std": moments(value_before, weight)["std"],
+        "return_mean": of_returns["mean"],
+        "return_std": of_returns["std"],
+        **{f"advantage_{name}": value for name, value in moments(advantage, weight).items()},
+    }
+
+
+def by_head(values: Tensor, weight: Tensor) -> dict[str, float]:
+    """Mean over the steps of each head's values [..., 8], by weight [..., 8], or [..., 1] for the same in all heads."""
+    weight = weight.expand_as(values)
+    return {head.value: float(mean_of(values[..., i], weight[..., i])) for i, head in enumerate(HEADS)}
 
 
 def estimated_kl(log_ratio: Tensor) -> Tensor:
@@ -237,24 +195,6 @@ def moments(values: Tensor, weight: Tensor) -> dict[str, float]:
     }
 
 
-def conditional_entropies(scores: Scores, weight: Tensor) -> dict[Head, float]:
-    """Normalised entropy of each head, over the steps in which it mattered and had more than one legal value."""
-    shares, counted = scores.normalised_entropies, (scores.legal > 1) * weight.unsqueeze(-1)
-    return {head: float(mean_of(shares[..., i], counted[..., i])) for i, head in enumerate(HEADS)}
-
-
-def op_chances(distribution: ActionDistribution, batch: ObservationBatch, weight: Tensor) -> dict[Op, float]:
-    """Mean probability of each op over the steps in which it was legal."""
-    chances = distribution.op_probabilities()
-    return {op: float(mean_of(chances[..., op], batch.op_mask[..., op] * weight)) for op in Op}
-
-
-def logit_gaps(distribution: ActionDistribution, weight: Tensor) -> dict[Head, float]:
-    """Mean distance between the first and the second value of each head, over the steps in which it could have mattered."""
-    gaps, could = distribution.gaps()
-    return {head: float(mean_of(gaps[..., i], could[..., i] * weight)) for i, head in enumerate(HEADS)}
-
-
 def regression_ceiling(rollout: Rollout, returns: Tensor) -> float:
     """Explained variance of a ridge regression of the returns on what is seen, each part of the hosts predicted from the others.
 
@@ -264,7 +204,7 @@ def regression_ceiling(rollout: Rollout, returns: Tensor) -> float:
     folds = min(FOLDS, rollout.hosts)
     if folds < 2:
         return math.nan
-    features, weight = _features(rollout.batch), rollout.weight.double()
+    features, weight = _features(rollout.observations), rollout.weight.double()
     returns = returns.double()
     fold = torch.arange(rollout.hosts, device=weight.device) % folds
     predicted = returns.new_empty(len(RIDGES), *returns.shape)

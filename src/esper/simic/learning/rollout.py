@@ -19,9 +19,9 @@ from esper.tamiyo.policy.policy import Acted
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rollout:
-    """Whole episodes, one a row; all tensors are [hosts, steps] in front."""
+    """Whole episodes, one a row, each to its end; all tensors are [hosts, steps] in front."""
 
-    batch: ObservationBatch
+    observations: ObservationBatch
     actions: Tensor
     """int64 [hosts, steps, 8]."""
     log_prob: Tensor
@@ -29,13 +29,7 @@ class Rollout:
     value: Tensor
     """What the critic expected then."""
     reward: Tensor
-    """Of what followed."""
-    terminated: Tensor
-    """bool: the episode ended here, and nothing was to come."""
-    truncated: Tensor
-    """bool: the rollout was cut here, and more was to come."""
-    bootstrap: Tensor
-    """What the critic expected of the state reached, where it was cut."""
+    """What each step earned."""
     weight: Tensor
     """1 for a step that happened, 0 for padding."""
     exploration: Exploration | None
@@ -43,7 +37,7 @@ class Rollout:
 
     @property
     def hosts(self) -> int:
-        """Rows."""
+        """Episodes, one of each host."""
         return self.weight.shape[0]
 
     def lengths(self) -> Tensor:
@@ -52,7 +46,7 @@ class Rollout:
 
     def advantages(self, gamma: float, gae_lambda: float) -> Tensor:
         """[hosts, steps]: generalised advantage estimates; 0 in padding. With `value` added they are the critic's targets."""
-        return gae(self.reward, self.value, self.bootstrap, self.terminated, self.truncated, self.weight, gamma, gae_lambda)
+        return gae(self.reward, self.value, self.weight, gamma, gae_lambda)
 
 
 class RolloutBuffer:
@@ -71,89 +65,70 @@ class RolloutBuffer:
         if min(hosts, steps, blueprints) < 1 or slots < 0:
             raise ValueError(f"a buffer needs hosts, steps and blueprints; found {hosts}, {steps}, {blueprints} and {slots} slots")
         self.hosts, self.steps, self.exploration = hosts, steps, exploration
-        self.batch = ObservationBatch.padding((hosts, steps), max(1, slots), blueprints, device)
+        self.observations = ObservationBatch.padding((hosts, steps), max(1, slots), blueprints, device)
         self._fresh = ObservationBatch.padding((1, 1), max(1, slots), blueprints, device)
 
         def zeros(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(hosts, steps, *size, dtype=dtype, device=device)
 
         self.actions = zeros(len(HEADS), dtype=torch.int64)
-        self.log_prob, self.value, self.reward, self.bootstrap, self.weight = zeros(dtype=torch.float64), zeros(), zeros(), zeros(), zeros()
-        self.terminated, self.truncated, self.judged = zeros(dtype=torch.bool), zeros(dtype=torch.bool), zeros(dtype=torch.bool)
+        self.log_prob, self.value, self.reward, self.weight = zeros(dtype=torch.float64), zeros(), zeros(), zeros()
+        self.judged, self.terminated = zeros(dtype=torch.bool), zeros(dtype=torch.bool)
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes."""
+        """Bytes of memory that its tensors take."""
         return sum(tensor.nbytes for tensor in self._tensors())
 
     def clear(self) -> None:
         """Make room for the next round: everything is padding again."""
-        for name, tensor in self.batch.tensors().items():
+        for name, tensor in self.observations.tensors().items():
             tensor.copy_(self._fresh.tensors()[name].expand_as(tensor))
-        for tensor in self._tensors()[len(self.batch.tensors()) :]:
+        for tensor in self._tensors()[len(self.observations.tensors()) :]:
             tensor.zero_()
 
     def decided(self, hosts: Sequence[int], step: int, batch: ObservationBatch, acted: Acted) -> None:
         """What these hosts, in the order of the batch, saw and decided at a step, counted from 0. Steps of a host come in order."""
         rows = self._rows(hosts, step)
         slots = batch.slot_count
-        if slots > self.batch.slot_count:
-            raise ValueError(f"a host has {slots} slots; the buffer was made for {self.batch.slot_count}")
+        if slots > self.observations.slot_count:
+            raise ValueError(f"a host has {slots} slots; the buffer was made for {self.observations.slot_count}")
         if self.weight[rows, step].any() or (step > 0 and not self.judged[rows, step - 1].all()):
             raise ValueError(f"step {step} of hosts {list(hosts)} was decided before, or the step before it has no outcome yet")
+        if step > 0 and self.terminated[rows, step - 1].any():
+            raise ValueError(f"an episode of hosts {list(hosts)} ended before step {step}; the buffer holds one whole episode of each")
         # The slots lie in another dimension in each of these; what the host has fewer of stays padding.
         for name in ("host", "op_mask"):
-            getattr(self.batch, name)[rows, step] = getattr(batch, name)
+            getattr(self.observations, name)[rows, step] = getattr(batch, name)
         for name in ("slots", "blueprints", "exists", "blueprint_mask"):
-            getattr(self.batch, name)[rows, step, :slots] = getattr(batch, name)
-        self.batch.slot_mask[rows, step, :, :slots] = batch.slot_mask
+            getattr(self.observations, name)[rows, step, :slots] = getattr(batch, name)
+        self.observations.slot_mask[rows, step, :, :slots] = batch.slot_mask
         self.actions[rows, step] = acted.actions
         self.log_prob[rows, step] = acted.log_prob
         self.value[rows, step] = acted.value
         self.weight[rows, step] = 1.0
 
-    def outcome(
-        self,
-        hosts: Sequence[int],
-        step: int,
-        reward: Tensor,
-        *,
-        terminated: Tensor,
-        truncated: Tensor | None = None,
-        bootstrap: Tensor | None = None,
-    ) -> None:
-        """What followed a step of these hosts, each tensor [hosts]. `bootstrap` is the value of the state reached, where truncated."""
+    def outcome(self, hosts: Sequence[int], step: int, reward: Tensor, *, terminated: Tensor) -> None:
+        """What followed a step of these hosts: its reward [hosts], and whether the episode ended with it, bool [hosts]."""
         rows = self._rows(hosts, step)
         if not self.weight[rows, step].all() or self.judged[rows, step].any():
             raise ValueError(f"step {step} of hosts {list(hosts)} was not decided yet, or has an outcome already")
-        if truncated is not None and truncated.any() and bootstrap is None:
-            raise ValueError(f"step {step}: a truncated episode needs the value of the state it had reached")
         self.reward[rows, step] = reward.to(self.reward)
         self.terminated[rows, step] = terminated.to(self.terminated)
-        if truncated is not None:
-            self.truncated[rows, step] = truncated.to(self.truncated) & ~self.terminated[rows, step]
-        if bootstrap is not None:
-            self.bootstrap[rows, step] = bootstrap.to(self.bootstrap)
         self.judged[rows, step] = True
 
     def rollout(self) -> Rollout:
         """The round, as views of the buffer cut to its longest episode. Raises ValueError unless every episode has come to its end."""
-        real = self.weight > 0
-        ends = self.terminated | self.truncated
-        lengths = real.sum(dim=1)
-        if (real & ~self.judged).any() or (ends.sum(dim=1) != 1).any() or not ends.gather(1, (lengths - 1).clamp(min=0)[:, None]).all():
-            open_rows = [row for row in range(self.hosts) if not ends[row].any()]
-            raise ValueError(f"every host must have one whole episode; those of hosts {open_rows} have no end")
-        used = int(lengths.max())
+        whole = self.terminated.any(dim=1)
+        if not whole.all():
+            raise ValueError(f"every host must have one whole episode; those of hosts {(~whole).nonzero().flatten().tolist()} have no end")
+        used = int(self.weight.sum(dim=1).max())
         return Rollout(
-            batch=self.batch[:, :used],
+            observations=self.observations[:, :used],
             actions=self.actions[:, :used],
             log_prob=self.log_prob[:, :used],
             value=self.value[:, :used],
             reward=self.reward[:, :used],
-            terminated=self.terminated[:, :used],
-            truncated=self.truncated[:, :used],
-            bootstrap=self.bootstrap[:, :used],
             weight=self.weight[:, :used],
             exploration=self.exploration,
         )
@@ -164,41 +139,34 @@ class RolloutBuffer:
         return torch.tensor(list(hosts), dtype=torch.int64, device=self.weight.device)
 
     def _tensors(self) -> list[Tensor]:
-        flags = (self.terminated, self.truncated, self.judged)
-        figures = (self.log_prob, self.value, self.reward, self.bootstrap, self.weight)
-        return [*self.batch.tensors().values(), self.actions, *figures, *flags]
+        own = (self.actions, self.log_prob, self.value, self.reward, self.weight, self.judged, self.terminated)
+        return [*self.observations.tensors().values(), *own]
 
 
-def gae(
-    reward: Tensor,
-    value: Tensor,
-    bootstrap: Tensor,
-    terminated: Tensor,
-    truncated: Tensor,
-    weight: Tensor,
-    gamma: float,
-    gae_lambda: float,
-) -> Tensor:
-    """Generalised advantage estimation, for all hosts at once; every tensor is [hosts, steps].
+# Of rows that hold one episode each, from its first step to its end, and padding of weight 0 behind it
 
-    delta = reward + gamma * (value of the state reached) - value, and the advantage is the sum of what follows within the episode,
-    each step discounted by gamma * lambda. The state reached is worth 0 where terminated, `bootstrap` where truncated.
+
+def gae(reward: Tensor, value: Tensor, weight: Tensor, gamma: float, gae_lambda: float) -> Tensor:
+    """[hosts, steps]: generalised advantage estimates of reward, value and weight [hosts, steps]; 0 in padding.
+
+    The advantage of a step is the sum of the temporal-difference errors from there to the end, by powers of gamma * lambda.
     """
+    return discounted(td_targets(reward, value, weight, gamma) - value * weight, gamma * gae_lambda)
+
+
+def td_targets(reward: Tensor, value: Tensor, weight: Tensor, gamma: float) -> Tensor:
+    """[hosts, steps]: reward plus gamma times the value of the state reached, which is 0 behind the end of an episode."""
     following = torch.zeros_like(value)
-    following[:, :-1] = value[:, 1:]
-    following = torch.where(terminated, 0.0, torch.where(truncated, bootstrap, following))
-    delta = (reward + gamma * following - value) * weight
-    return discounted(delta, terminated | truncated | (weight == 0), gamma * gae_lambda)
+    following[:, :-1] = value[:, 1:] * weight[:, 1:]
+    return (reward + gamma * following) * weight
 
 
-def discounted(values: Tensor, ends: Tensor, rate: float) -> Tensor:
-    """[hosts, steps]: each step's value plus what follows it up to the next end, that one included, by powers of the rate.
+def discounted(values: Tensor, rate: float) -> Tensor:
+    """[hosts, steps]: each step's value plus all that follow it, by powers of the rate; values [hosts, steps] are 0 in padding.
 
-    One product of matrices instead of a loop over time: what step t gets of step u is rate^(u - t) if no end lies between them.
+    One product of matrices instead of a loop over time: what step t gets of a later step u is rate^(u - t).
     """
     steps = torch.arange(values.shape[1], device=values.device)
     ahead = steps - steps[:, None]
     share = torch.where(ahead >= 0, torch.pow(torch.tensor(rate, dtype=torch.float64), ahead.clamp(min=0)), 0.0)
-    episode = ends.cumsum(dim=1) - ends.long()
-    same = episode[:, :, None] == episode[:, None, :]
-    return ((share * same) @ values.double().unsqueeze(-1)).squeeze(-1).to(values.dtype)
+    return (share @ values.double().unsqueeze(-1)).squeeze(-1).to(values.dtype)

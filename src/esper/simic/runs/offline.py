@@ -1,7 +1,8 @@
-"""A study: a policy learns from recorded runs, pass by pass, in a run of its own that can be stopped and resumed."""
+"""The run of imitation and of offline learning: a policy learns from recorded episodes, epoch by epoch, and can be stopped and resumed."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,7 +11,7 @@ import torch
 
 from esper.leyline.actions import Op
 from esper.leyline.config import to_toml
-from esper.leyline.errors import CheckpointError
+from esper.leyline.errors import CheckpointError, LearningError
 from esper.leyline.events import PolicyUpdated, RunStarted
 from esper.nissa import Hub
 from esper.simic.growth.play import Progress
@@ -18,11 +19,11 @@ from esper.simic.learning.dataset import read_dataset, split
 from esper.simic.learning.imitation import BehaviourCloning, agreement
 from esper.simic.learning.offline import ImplicitQLearning
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
-from esper.simic.runs.work import POLICY_FILE, versions
+from esper.simic.runs.work import versions
 from esper.tamiyo.policy.network import PolicyConfig
 from esper.tamiyo.policy.policy import Policy
-from esper.tamiyo.policy.policy_file import save_policy
-from esper.tolaria.data.streams import stream_seed
+from esper.tamiyo.policy.policy_file import POLICY_FILE, save_policy
+from esper.tolaria.data.streams import generator
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,11 +36,11 @@ class Student(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Whether more passes would be in vain."""
+        """Whether more epochs would be in vain."""
         ...
 
     def learn(self, order: Tensor, number: int) -> dict[str, float]:
-        """One pass over the episodes in this order; `number` counts passes from 0."""
+        """One epoch over the episodes in this order, int64 [episodes]; `number` counts epochs from 0."""
         ...
 
     def judge(self) -> dict[str, float]:
@@ -60,7 +61,7 @@ class Student(Protocol):
 
 
 class OfflineRun:
-    """A policy, the recorded episodes, and the loop of passes over them. One round is one pass."""
+    """A policy, the recorded episodes, and the loop of epochs over them. One round is one epoch."""
 
     def __init__(self, config: BCConfig | IQLConfig, hub: Hub, command: str = "", folder: Path | None = None) -> None:
         self.config, self.hub, self.command, self.folder = config, hub, command, folder
@@ -69,7 +70,7 @@ class OfflineRun:
         self.data = recorded.fingerprint()
         self.lessons, self.held_out = split(recorded, config.held_out, config.seed)
         size = PolicyConfig(blueprints=blueprints, hidden=config.hidden, slot_width=config.slot_width)
-        self.policy = Policy(size, torch.Generator().manual_seed(stream_seed("policy", config.seed)))
+        self.policy = Policy(size, generator("policy", config.seed))
         self.student: Student
         if isinstance(config, BCConfig):
             self.student = BehaviourCloning(self.policy, config, self.lessons, self.held_out)
@@ -80,7 +81,7 @@ class OfflineRun:
 
     @property
     def rounds(self) -> int:
-        """Most passes."""
+        """Epochs in all, unless learning ends before."""
         return self.config.epochs
 
     @property
@@ -102,21 +103,29 @@ class OfflineRun:
         self.hub.emit(started)
 
     def run_round(self, progress: Progress | None = None) -> None:
-        """One pass over the episodes, and a look at the held-out hosts."""
-        generator = torch.Generator().manual_seed(stream_seed("pass", self.config.seed, self.round))
-        order = torch.randperm(len(self.lessons), generator=generator)
-        learned = {f"train/{name}": value for name, value in self.student.learn(order, self.round).items()}
-        judged = {f"held_out/{name}": value for name, value in self.student.judge().items()}
-        self.history.append({**learned, **judged})
+        """One epoch over the episodes, and a look at the held-out hosts. Raises LearningError when a figure of it is not finite."""
+        order = torch.randperm(len(self.lessons), generator=generator("pass", self.config.seed, self.round))
+        try:
+            figures = {f"train/{name}": value for name, value in self.student.learn(order, self.round).items()}
+            figures |= {f"held_out/{name}": value for name, value in self.student.judge().items()}
+            for name, value in figures.items():
+                if not math.isfinite(value):
+                    raise FloatingPointError(f"{name} is {value}")
+        except FloatingPointError as error:
+            raise LearningError(
+                f"epoch {self.round + 1} of learning went wrong: {error}; the last checkpoint is intact, but goes on as it began: "
+                "begin a new run with a lower learning_rate"
+            ) from error
+        self.history.append(figures)
         self.round += 1
-        self.hub.emit(PolicyUpdated(update=self.round, metrics=self.history[-1]))
+        self.hub.emit(PolicyUpdated(update=self.round, metrics=figures))
 
     def end(self) -> dict[str, Any]:
         """Save the policy, record the end and return the summary."""
         self.student.conclude()
         summary = self.summary()
         if self.folder is not None:
-            about = {name: summary["study"][name] for name in ("method", "runs", "controllers", "tasks", "episodes", "held_out", "passes")}
+            about = {name: summary["study"][name] for name in ("method", "runs", "controllers", "tasks", "episodes", "held_out", "epochs")}
             save_policy(self.policy, self.folder / POLICY_FILE, trained={**about, "agreement": summary["study"]["agreement"]})
         return summary
 
@@ -135,12 +144,12 @@ class OfflineRun:
                 "tasks": sorted({task for task, _, _ in sources}),
                 "episodes": len(self.lessons),
                 "held_out": len(self.held_out),
-                "passes": self.round,
+                "epochs": self.round,
                 "ops": {op.name: ops[op] for op in Op},
                 "choices": int(self.lessons.choices().sum() + self.held_out.choices().sum()),
                 "agreement": agreement(self.policy, self.held_out, self.config.gamma),
             },
-            "passes": self.history,
+            "epochs": self.history,
         }
 
     def close(self) -> None:
@@ -149,7 +158,7 @@ class OfflineRun:
     # Saving
 
     def state(self) -> dict[str, Any]:
-        """The whole study between two passes."""
+        """The whole run between two epochs."""
         return {
             "config": to_toml(self.config),
             "data": self.data,

@@ -29,12 +29,12 @@ from esper.simic.learning.rollout import Rollout, RolloutBuffer
 from esper.simic.plugins import load_plugins, plugin_hashes
 from esper.simic.runs.paired import paired_difference
 from esper.simic.runs.ppo_config import PPORunConfig
-from esper.simic.runs.work import POLICY_FILE, versions
+from esper.simic.runs.work import versions
 from esper.tamiyo import blueprint_names, make
 from esper.tamiyo.policy.heads import Exploration
 from esper.tamiyo.policy.network import PolicyConfig
 from esper.tamiyo.policy.policy import Policy, reset_heads
-from esper.tamiyo.policy.policy_file import save_policy
+from esper.tamiyo.policy.policy_file import POLICY_FILE, save_policy
 from esper.tolaria.data.streams import stream_seed
 from esper.tolaria.tasks import get as get_task
 from esper.tolaria.training.device import device_named
@@ -292,7 +292,7 @@ class PPORun:
 def episode_tensors(rollout: Rollout, row: int, slots: int) -> dict[str, Tensor]:
     """One episode of a round as it is recorded: without the padding of its steps and slots."""
     steps = int(rollout.lengths()[row])
-    tensors = {name: tensor[row, :steps] for name, tensor in rollout.batch.tensors().items()}
+    tensors = {name: tensor[row, :steps] for name, tensor in rollout.observations.tensors().items()}
     for name in ("slots", "blueprints", "exists", "blueprint_mask"):  # [steps, slots, ...]
         tensors[name] = tensors[name][:, :slots]
     tensors["slot_mask"] = tensors["slot_mask"][:, :, :slots]  # [steps, ops, slots]

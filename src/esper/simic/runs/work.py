@@ -11,9 +11,6 @@ import torch
 import esper
 from esper.simic.growth.play import Progress
 
-POLICY_FILE = "policy.safetensors"
-"""Where a run that learns keeps its policy."""
-
 
 class Work(Protocol):
     """What a run does: hosts under a controller (ControllerRun), a policy that learns by playing (PPORun) or from recordings (OfflineRun).

@@ -25,6 +25,8 @@ from esper.leyline.observation import OBSERVATION
 from esper.tamiyo.policy.network import PolicyConfig
 from esper.tamiyo.policy.policy import Policy
 
+POLICY_FILE = "policy.safetensors"
+"""Its name in the folder of the run that made it."""
 POLICY_FORMAT = "esper policy"
 POLICY_VERSION = 1
 """Goes up by one with every change to the network or the file that makes older files unusable."""
@@ -118,7 +120,7 @@ def _about(path: Path, text: str) -> dict[str, Any]:
 def _content(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """The metadata and the tensors of a safetensors file, as they are written there."""
     if path.is_dir():
-        near = path / "policy.safetensors"
+        near = path / POLICY_FILE
         hint = f"did you mean {near}?" if near.is_file() else "expected a policy's file"
         raise PolicyError(f"{path} is a folder; {hint}")
     try:
