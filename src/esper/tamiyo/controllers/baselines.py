@@ -63,7 +63,7 @@ class Random:
 
     def decide(self, observation: Observation, state: State) -> tuple[Decision, State]:
         """A legal decision, drawn from seed and epoch."""
-        rng = random_stream(self.name, state["seed"], observation.report.epoch)
+        rng = random_stream(self.name, state["seed"], state["seed"], observation.report.epoch)
         prior = Prior(wait=self.config.wait)
 
         def pick(head: Head, mask: BoolArray) -> int:

@@ -50,10 +50,10 @@ def prior_tables(prior: Prior, batch: ObservationBatch) -> PriorTables:
 
 def prior_logits(prior: Prior, batch: ObservationBatch) -> tuple[Tensor, Tensor]:
     """What to add to logits so that 0 stands for the prior: for op [..., 6], and for the choices [P, K]. Slots are all alike to it."""
-    found = (
-        prior.probabilities(Head.OP, batch.op_mask.cpu().numpy()),
-        _choices(prior, np.ones(batch.blueprint_mask.shape[-1], dtype=np.bool_)),
-    )
+    blueprints = np.ones(batch.blueprint_mask.shape[-1], dtype=np.bool_)
+    choices_found = _choices(prior, blueprints)
+    choices_found[[head is Head.BLUEPRINT for head, _ in HEAD_OP_PAIRS]] = 1.0  # blueprints are all alike to it, as slots are
+    found = (prior.probabilities(Head.OP, batch.op_mask.cpu().numpy()), choices_found)
     op, choices = (torch.from_numpy(np.log(np.maximum(each, LEAST_PROBABILITY))).to(batch.host.device, torch.float32) for each in found)
     return op, choices
 
