@@ -72,14 +72,14 @@ def test_a_study_stopped_by_a_signal_goes_on_to_the_same_end(
     run = write_run(tmp_path / "recorded", steps)
     command = ["train", method, str(run), "--epochs", "6", "--quiet", *TINY]
     assert main([*command, "--run", "whole"]) == 0
-    once = studies.OfflineRun.run_epoch
+    once = studies.OfflineRun.run_round
 
     def interrupted(self: Any, progress: Any = None) -> None:
         once(self, progress)
         if self.round == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(studies.OfflineRun, "run_epoch", interrupted)
+    monkeypatch.setattr(studies.OfflineRun, "run_round", interrupted)
     assert main([*command, "--run", "parts"]) == EXIT_INTERRUPTED
     assert "stopped after 3 of 6; go on with: esper train --resume parts" in capsys.readouterr().err
     monkeypatch.undo()

@@ -60,26 +60,26 @@ class Student(Protocol):
 
 
 class OfflineRun:
-    """A policy, the recorded episodes, and the loop of epochs over them. One call of `run_epoch` is one epoch."""
+    """A policy, the recorded episodes, and the loop of epochs over them. One call of `run_round` is one epoch."""
 
     def __init__(self, config: BCConfig | IQLConfig, hub: Hub, command: str = "", folder: Path | None = None) -> None:
         self.config, self.hub, self.command, self.folder = config, hub, command, folder
         torch.set_num_threads(config.threads)
         recorded, blueprints = read_dataset(config.runs)
         self.data = recorded.fingerprint()
-        self.lessons, self.held_out = split(recorded, config.held_out, config.seed)
+        self.dataset, self.held_out = split(recorded, config.held_out, config.seed)
         size = PolicyConfig(blueprints=blueprints, hidden=config.hidden, slot_width=config.slot_width)
         self.policy = Policy(size, generator("policy", config.seed))
         self.student: Student
         if isinstance(config, BCConfig):
-            self.student = BehaviourCloning(self.policy, config, self.lessons, self.held_out)
+            self.student = BehaviourCloning(self.policy, config, self.dataset, self.held_out)
         else:
-            self.student = ImplicitQLearning(self.policy, config, self.lessons, self.held_out)
+            self.student = ImplicitQLearning(self.policy, config, self.dataset, self.held_out)
         self.round = 0
         self.history: list[dict[str, float]] = []
 
     @property
-    def epochs(self) -> int:
+    def rounds(self) -> int:
         """Epochs in all, unless learning ends before."""
         return self.config.epochs
 
@@ -90,20 +90,20 @@ class OfflineRun:
     def begin(self) -> None:
         """Record the start of a new run."""
         if self.hub.on:
-            tasks = sorted({task for task, _, _ in (*self.lessons.sources, *self.held_out.sources)})
+            tasks = sorted({task for task, _, _ in (*self.dataset.sources, *self.held_out.sources)})
             started = RunStarted(
                 command=self.command,
                 task=",".join(tasks),
-                hosts=len(self.lessons) + len(self.held_out),
+                hosts=len(self.dataset) + len(self.held_out),
                 epochs=self.config.epochs,
                 seed=self.config.seed,
                 versions=versions(),
             )
             self.hub.emit(started)
 
-    def run_epoch(self, progress: Callable[[int], None] | None = None) -> None:
+    def run_round(self, progress: Callable[[int], None] | None = None) -> None:
         """One epoch over the episodes, and a look at the held-out hosts. Raises LearningError when a figure of it is not finite."""
-        order = torch.randperm(len(self.lessons), generator=generator("pass", self.config.seed, self.round))
+        order = torch.randperm(len(self.dataset), generator=generator("pass", self.config.seed, self.round))
         try:
             figures = {f"train/{name}": value for name, value in self.student.learn(order, self.round).items()}
             figures |= {f"held_out/{name}": value for name, value in self.student.judge().items()}
@@ -133,8 +133,8 @@ class OfflineRun:
 
     def summary(self) -> dict[str, Any]:
         """What was learned from, and how well it is agreed with. No wall-clock times, so that equal runs have equal summaries."""
-        sources = (*self.lessons.sources, *self.held_out.sources)
-        ops: Counter[Op] = self.lessons.ops() + self.held_out.ops()
+        sources = (*self.dataset.sources, *self.held_out.sources)
+        ops: Counter[Op] = self.dataset.ops() + self.held_out.ops()
         return {
             "command": self.command,
             "seed": self.config.seed,
@@ -144,11 +144,11 @@ class OfflineRun:
                 "runs": [str(run) for run in self.config.runs],
                 "controllers": dict(Counter(controller for _, _, controller in sources)),
                 "tasks": sorted({task for task, _, _ in sources}),
-                "episodes": len(self.lessons),
+                "episodes": len(self.dataset),
                 "held_out": len(self.held_out),
                 "epochs": self.round,
                 "ops": {op.name: ops[op] for op in Op},
-                "choices": int(self.lessons.choices().sum() + self.held_out.choices().sum()),
+                "choices": int(self.dataset.choices().sum() + self.held_out.choices().sum()),
                 "agreement": agreement(self.policy, self.held_out, self.config.gamma),
             },
             "epochs": self.history,
