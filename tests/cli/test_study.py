@@ -113,6 +113,16 @@ def test_a_mistake_is_one_sentence_and_leaves_no_run_behind(
     assert not (tmp_path / "mine").exists()
 
 
+@pytest.mark.parametrize("method", ["bc", "iql"])
+def test_learning_that_diverges_is_one_sentence_too(tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str) -> None:
+    run = write_run(tmp_path / "recorded", [[(place(n), germinate(), float(n))] for n in range(4)])
+    assert main(["train", method, str(run), "--quiet", "--hidden", "16", "--slot-width", "8", "--learning-rate", "1e30"]) == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert said.startswith("esper: epoch 1 of learning went wrong: ")
+    assert said.endswith("begin a new run with a lower learning_rate\n")
+    assert said.count("\n") == 1
+
+
 def test_help_says_what_the_runs_are(capsys: pytest.CaptureFixture[str]) -> None:
     for method in ("bc", "iql"):
         with pytest.raises(SystemExit) as ended:

@@ -29,7 +29,7 @@ from tests.simic.test_controller_run import Kept
 def studied(study: OfflineRun) -> OfflineRun:
     study.begin()
     while not study.done:
-        study.run_epoch()
+        study.run_round()
     return study
 
 
@@ -110,7 +110,7 @@ def test_the_critic_predicts_what_was_earned_on_its_own_scale(tmp_path: Path) ->
     config = BCConfig(runs=(write_run(tmp_path / "run", episodes),), epochs=60, patience=60, gamma=1.0, **SMALL)
     study = studied(OfflineRun(config, Hub()))
     summary = study.end()
-    head, returns, weight = study.policy.value_head, study.lessons.returns(1.0), study.lessons.weight
+    head, returns, weight = study.policy.value_head, study.dataset.returns(1.0), study.dataset.weight
     assert float(head.mean) == pytest.approx(float(mean_of(returns, weight)), rel=1e-5)
     assert float(head.std) == pytest.approx(float(mean_of((returns - returns.mean()).square(), weight).sqrt()), rel=1e-3)
     assert int(head.updates) == 1
@@ -128,8 +128,8 @@ def test_with_balance_a_rare_act_is_the_likeliest_where_it_was_done_half_of_the_
     for balance in (0.0, 1.0):
         study = studied(OfflineRun(BCConfig(runs=(run,), epochs=40, patience=40, batch=16, balance=balance, **SMALL), Hub()))
         with torch.no_grad():
-            op = study.policy.replay(study.lessons.observations).op_probabilities()[..., Op.GERMINATE].mean()
-        recorded = float(study.lessons.actions[..., 0].eq(Op.GERMINATE).float().mean())
+            op = study.policy.replay(study.dataset.observations).op_probabilities()[..., Op.GERMINATE].mean()
+        recorded = float(study.dataset.actions[..., 0].eq(Op.GERMINATE).float().mean())
         chances[balance] = float(op)
         assert chances[balance] == pytest.approx(recorded if balance == 0.0 else 0.5, abs=0.08)
     assert chances[1.0] > 2 * chances[0.0]
@@ -194,7 +194,7 @@ def test_a_study_that_was_stopped_goes_on_bit_for_bit(tmp_path: Path, kind: type
     whole, first = OfflineRun(config, Hub()), OfflineRun(config, Hub())
     studied(whole)
     for _ in range(3):
-        first.run_epoch()
+        first.run_round()
     second = OfflineRun(config, Hub())
     second.load_state(first.state())
     studied(second)
@@ -232,7 +232,7 @@ def test_a_study_does_not_go_on_with_other_recordings(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", waiting(3))
     config = BCConfig(runs=(run,), epochs=4, **SMALL)
     study = OfflineRun(config, Hub())
-    study.run_epoch()
+    study.run_round()
     rewrite(run / "episodes" / "host-0000.safetensors", lambda tensors, _: tensors["rewards"].add_(1.0))
     with pytest.raises(CheckpointError, match="recorded episodes are not those that the study began with"):
         OfflineRun(config, Hub()).load_state(study.state())

@@ -139,7 +139,7 @@ def plan(study: OfflineRun, tmp_path: Path) -> tuple[int, int]:
 
 def studied(study: OfflineRun) -> OfflineRun:
     while not study.done:
-        study.run_epoch()
+        study.run_round()
     return study
 
 
@@ -186,7 +186,7 @@ def test_values_first_learn_the_recorded_returns(problem: Path) -> None:
     assert isinstance(student, ImplicitQLearning)
     for slow, fast in zip(student.slow_q.parameters(), student.q.parameters(), strict=True):
         assert torch.equal(slow, fast)  # from here on they look for better ones
-    dataset = study.lessons
+    dataset = study.dataset
     with torch.no_grad():
         value = study.policy.value_head.denormalise(study.policy.normalised_values(dataset.observations))
     at_start = float(value[:, 0].mean())
@@ -195,7 +195,7 @@ def test_values_first_learn_the_recorded_returns(problem: Path) -> None:
 
 def test_only_recorded_actions_are_ever_valued(problem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = OfflineRun(iql(problem, epochs=2), Hub())
-    recorded = {tuple(row) for part in (study.lessons, study.held_out) for row in _pairs(part)}
+    recorded = {tuple(row) for part in (study.dataset, study.held_out) for row in _pairs(part)}
     valued: set[tuple[int, ...]] = set()
     forward = QNetwork.forward
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import fields, replace
 
@@ -233,7 +234,7 @@ def test_the_defaults_are_those_of_the_design():
     assert (config.learning_rate, config.max_gradient_norm, config.target_kl) == (3e-4, 0.5, 0.015)
     assert config.value_clip is None
     assert (config.entropy_start, config.prior_strength.op, config.prior_strength.blueprint) == (0.05, 0.2, 0.02)
-    optimizer = ppo.make_optimizer(new_policy(Sentinel(1)), config)
+    optimizer = Learner(new_policy(Sentinel(1)), config).optimizer
     assert [(group["name"], group["eps"], group["weight_decay"]) for group in optimizer.param_groups] == [
         ("actor", 1e-5, 0.0),
         ("critic", 1e-5, 0.01),
@@ -304,10 +305,10 @@ def test_every_step_counts_the_same_in_whatever_minibatch_it_is():
     before = made.policy.replay(rollout.observations, EXPLORE)
     gradients = []
     for minibatches in (1, 2):
-        whole = ppo._prepare(made.policy, rollout, made.config, advantage, before, minibatches)
+        whole = made.prepare(rollout, advantage, before, minibatches)
         made.policy.zero_grad()
         for hosts in torch.arange(5).tensor_split(minibatches):
-            loss = ppo.actor_loss(made.policy, whole.part(hosts), made.config, 0.01, Tally(list))
+            loss = made.actor_loss(whole.part(hosts), 0.01, Tally(list))
             (loss / minibatches).backward()
         gradients.append(made.policy.heads.op.weight.grad)
     assert torch.allclose(gradients[0], gradients[1], atol=1e-6)
@@ -319,7 +320,7 @@ def test_gradients_are_measured_by_part_and_clipped_for_actor_and_critic_apart()
         parameter.grad = torch.full_like(parameter, 0.01 * (number + 1))
     parts = {part: torch.cat([p.grad.flatten() for p in group]).norm().item() for part, group in made.policy.parts().items()}
     directions = {id(p): p.grad.clone() for p in made.policy.parameters()}
-    gradients, tally = ppo.Gradients(made.policy), Tally(list)
+    gradients, tally = made.gradients, Tally(list)
     clipped_step(made.optimizer, gradients.measure(tally), 0.5)
     assert dict(zip(gradients.parts, tally["gradient_norm"][0].tolist(), strict=True)) == pytest.approx(parts, rel=1e-4)
     for group in made.optimizer.param_groups:
@@ -407,6 +408,18 @@ def test_resetting_heads_forgets_what_the_optimiser_knew_of_them():
     assert other in made.optimizer.state
     made.update(play(made.policy, problem, 1, EXPLORE))
     assert weight in made.optimizer.state
+
+
+def test_settings_that_change_between_two_updates_are_those_of_the_next():
+    problem = Sentinel(4)
+    made, resumed = learner(weight_decay=0.5), learner(weight_decay=0.25, learning_rate=1e-4)
+    made.update(play(made.policy, problem, 0, EXPLORE))
+    resumed.load_state(copy.deepcopy(made.state()))
+    made.config = resumed.config
+    for each in (made, resumed):
+        each.update(play(each.policy, problem, 1, EXPLORE))
+        assert [(group["lr"], group["weight_decay"]) for group in each.optimizer.param_groups] == [(1e-4, 0.0), (1e-4, 0.25)]
+    assert all(torch.equal(a, b) for a, b in zip(made.policy.parameters(), resumed.policy.parameters(), strict=True))
 
 
 def test_one_host_is_a_batch_of_one():

@@ -142,7 +142,7 @@ def stack(episodes: Sequence[RecordedEpisode], blueprints: int) -> EpisodeDatase
     for row, episode in enumerate(episodes):
         for name, tensor in episode.batch.tensors().items():
             # Steps and slots beyond those of the episode stay padding.
-            getattr(batch, name)[row][tuple(slice(size) for size in tensor.shape)] = tensor
+            batch.tensors()[name][row][tuple(map(slice, tensor.shape))] = tensor
         length = len(episode.rewards)
         actions[row, :length], reward[row, :length], weight[row, :length] = episode.actions, episode.rewards, 1.0
     sources = tuple((str(e.about["task"]), int(e.about["seed"]), str(e.about["controller"])) for e in episodes)

@@ -30,7 +30,7 @@ class StudyConfig:
     weight_decay: Positive = 0.01
     """Of the critic alone."""
     max_gradient_norm: Annotated[float, Range(1e-6)] = 1.0
-    """Longest gradient of each network; longer ones are shortened."""
+    """Largest norm of each network's gradient; larger ones are clipped to it."""
     hidden: Size = 128
     """Memory of the policy's LSTM."""
     slot_width: Size = 64

@@ -1,4 +1,4 @@
-"""PopArt: the critic learns returns of mean 0 and spread 1, whatever the reward's scale, and its values do not jump when that changes.
+"""PopArt: the critic learns returns of mean 0 and std 1, whatever the reward's scale, and its values do not jump when that changes.
 
 After van Hasselt and others, "Learning values across many orders of magnitude" (2016): when the statistics move, the last layer is
 corrected so that every value, brought back to the reward's scale, stays what it was.
@@ -12,7 +12,7 @@ from torch import Tensor
 from esper.tamiyo.policy.network import ValueHead
 
 MIN_STD = 0.01
-"""Least spread that returns are scaled by. Rewards are of order 1, so that a smaller spread is noise."""
+"""Least standard deviation that returns are scaled by. Rewards are of order 1, so that a smaller one is noise."""
 
 
 @torch.no_grad()

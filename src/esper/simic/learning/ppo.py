@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from esper.leyline.errors import LearningError
-from esper.simic.learning import optimizer as optimizers
-from esper.simic.learning.optimizer import check_finite, clipped_step
+from esper.simic.learning.optimizer import check_finite, clipped_step, make_optimizer
 from esper.simic.learning.popart import follow_returns
 from esper.simic.learning.ppo_config import EntropyMultipliers, PPOConfig, PriorStrength
 from esper.simic.learning.ppo_metrics import Tally, UpdateMetrics, critic_figures, loss_figures, mean_of, policy_figures
@@ -115,118 +114,6 @@ class PPOBatch:
         return replace(self, **{name: getattr(self, name)[hosts] for name in names})
 
 
-def make_optimizer(policy: Policy, config: PPOConfig) -> torch.optim.Optimizer:
-    """Adam over actor and critic; the critic's weights decay."""
-    groups = policy.parameter_groups(config.weight_decay)
-    return optimizers.make_optimizer(groups, config.learning_rate)
-
-
-def update(
-    policy: Policy,
-    optimizer: torch.optim.Optimizer,
-    rollout: Rollout,
-    config: PPOConfig,
-    update_index: int,
-    shuffle: torch.Generator,
-) -> UpdateMetrics:
-    """Learn from one round. `update_index` counts updates from 0; `shuffle`, on the CPU, puts the hosts in order."""
-    for what, figures in (("reward", rollout.reward), ("value", rollout.value), ("log-probability", rollout.log_prob)):
-        check_finite(f"a {what} of the round", figures)
-    before, value_before = _replay(policy, rollout, config), _values(policy, rollout, config)
-    advantage = rollout.advantages(config.gamma, config.gae_lambda)
-    minibatches = min(config.minibatches, rollout.hosts)
-    follow_returns(policy.value_head, advantage + rollout.value, rollout.weight, config.popart_rate)
-    whole = _prepare(policy, rollout, config, advantage, before, minibatches)
-    rate = learning_rate(config, update_index)
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    entropy_coefficient = annealed(config.entropy_start, config.entropy_end, config.entropy_updates, update_index)
-
-    tally, gradients = Tally(list), Gradients(policy)
-    after, moving, epochs = before, True, 0
-    for _ in range(config.epochs):
-        order = torch.randperm(rollout.hosts, generator=shuffle).to(policy.device)
-        for hosts in order.tensor_split(minibatches):
-            batch = whole.part(hosts)
-            optimizer.zero_grad(set_to_none=True)
-            if moving:
-                actor_loss(policy, batch, config, entropy_coefficient, tally).backward()
-            critic_loss(policy, batch, config, tally).backward()
-            clipped_step(optimizer, gradients.measure(tally), config.max_gradient_norm)
-        if moving:
-            epochs += 1
-            after = _replay(policy, rollout, config)
-            kl = mean_of(after.divergence(before).sum(dim=-1), rollout.weight)
-            check_finite("the KL divergence from the policy before", kl)
-            # This ends the policy's epochs; the critic shares nothing with it, and goes on.
-            moving = config.target_kl == 0 or bool(kl <= KL_STOP * config.target_kl)
-    value_after = _values(policy, rollout, config)
-    check_finite("a value after the update", value_after)
-    first_error = tally.pop("ratio_error")[0]
-    return UpdateMetrics(
-        n_updates=update_index + 1,
-        epochs=epochs,
-        learning_rate=rate,
-        entropy_coefficient=entropy_coefficient,
-        clip_range=config.clip_range,
-        ep_rew_mean=float((rollout.reward * rollout.weight).sum(dim=1).mean()),
-        ep_len_mean=float(rollout.lengths().mean()),
-        **loss_figures(tally, entropy_coefficient, gradients.parts),
-        **policy_figures(rollout, before, after, config.clip_range, first_error),
-        **critic_figures(rollout, advantage, value_before, value_after),
-    )
-
-
-def actor_loss(policy: Policy, batch: PPOBatch, config: PPOConfig, entropy_coefficient: float, tally: Tally) -> Tensor:
-    """Clipped surrogate, minus the entropy bonus, plus the distance from the prior."""
-    distribution = policy.replay(batch.observations, batch.exploration, checkpoint_lstm=config.checkpoint_lstm, autocast=config.autocast)
-    scores = distribution.score(batch.actions)
-    log_ratio = scores.log_prob - batch.log_prob
-    surrogate = (clipped_surrogate(log_ratio, batch.advantage, config.clip_range) * batch.weight).sum()
-    entropy = (_weighted(scores.entropies, config.entropy_multipliers) * batch.weight).sum()
-    distance = (_weighted(distribution.distance_from(batch.prior), config.prior_strength) * batch.weight).sum()
-    tally["policy_gradient_loss"].append(surrogate.detach())
-    tally["entropy_loss"].append(-entropy.detach())
-    tally["prior_loss"].append(distance.detach())
-    tally["ratio_error"].append((log_ratio.detach().expm1().abs() * (batch.weight > 0)).max())
-    return surrogate - entropy_coefficient * entropy + distance
-
-
-def critic_loss(policy: Policy, batch: PPOBatch, config: PPOConfig, tally: Tally) -> Tensor:
-    """Half the squared error of the normalised values."""
-    value = policy.normalised_values(batch.observations, checkpoint_lstm=config.checkpoint_lstm, autocast=config.autocast)
-    error = (value_error(value, batch.target, batch.value, config.value_clip) * batch.weight).sum()
-    tally["value_loss"].append(error.detach())
-    return error
-
-
-def _prepare(
-    policy: Policy, rollout: Rollout, config: PPOConfig, advantage: Tensor, before: ActionDistribution, minibatches: int
-) -> PPOBatch:
-    return PPOBatch(
-        observations=rollout.observations,
-        actions=rollout.actions,
-        # In bfloat16 a replay differs from what acted by more than rounding; the first ratio is to be 1 all the same.
-        log_prob=before.score(rollout.actions).log_prob if config.autocast else rollout.log_prob,
-        advantage=normalised(advantage, rollout.weight),
-        target=policy.value_head.normalise(advantage + rollout.value),
-        value=policy.value_head.normalise(rollout.value),
-        weight=rollout.weight * (minibatches / rollout.weight.sum()),
-        prior=prior_tables(config.prior, rollout.observations),
-        exploration=rollout.exploration,
-    )
-
-
-@torch.no_grad()
-def _replay(policy: Policy, rollout: Rollout, config: PPOConfig) -> ActionDistribution:
-    return policy.replay(rollout.observations, rollout.exploration, autocast=config.autocast)
-
-
-@torch.no_grad()
-def _values(policy: Policy, rollout: Rollout, config: PPOConfig) -> Tensor:
-    return policy.value_head.denormalise(policy.normalised_values(rollout.observations, autocast=config.autocast))
-
-
 def _weighted(figures: Tensor, weights: EntropyMultipliers | PriorStrength) -> Tensor:
     """[...]: the sum over the heads of figures [..., 8], each by its head's weight."""
     return figures @ figures.new_tensor([getattr(weights, head.value) for head in HEADS])
@@ -254,18 +141,21 @@ class Gradients:
 
 
 class Learner:
-    """A policy with everything that learning goes on from: optimiser, count of updates, and the seed that all chance comes from."""
+    """A policy with everything that learning goes on from: optimiser, count of updates, and the seed that all chance comes from.
+
+    `config` may be replaced between two updates; the next one goes by it.
+    """
 
     def __init__(self, policy: Policy, config: PPOConfig, seed: int = 0) -> None:
         self.policy, self.config, self.seed = policy, config, seed
-        self.optimizer = make_optimizer(policy, config)
+        self.optimizer = make_optimizer(policy.parameter_groups(config.weight_decay), config.learning_rate)
+        self.gradients = Gradients(policy)
         self.updates = 0
 
     def update(self, rollout: Rollout) -> UpdateMetrics:
         """Learn from one round. Raises LearningError when something in it is not finite; the policy is of no use then."""
-        order = generator("update", self.seed, self.updates)
         try:
-            metrics = update(self.policy, self.optimizer, rollout, self.config, self.updates, order)
+            metrics = self._update(rollout)
         except FloatingPointError as error:
             raise LearningError(
                 f"update {self.updates + 1} of the policy went wrong: {error}; the last checkpoint is intact, "
@@ -273,6 +163,104 @@ class Learner:
             ) from error
         self.updates += 1
         return metrics
+
+    def _update(self, rollout: Rollout) -> UpdateMetrics:
+        for what, figures in (("reward", rollout.reward), ("value", rollout.value), ("log-probability", rollout.log_prob)):
+            check_finite(f"a {what} of the round", figures)
+        policy, config = self.policy, self.config
+        before, value_before = self._replay(rollout), self._values(rollout)
+        advantage = rollout.advantages(config.gamma, config.gae_lambda)
+        follow_returns(policy.value_head, advantage + rollout.value, rollout.weight, config.popart_rate)
+        minibatches = min(config.minibatches, rollout.hosts)
+        whole = self.prepare(rollout, advantage, before, minibatches)
+        rate = learning_rate(config, self.updates)
+        for group, present in zip(self.optimizer.param_groups, policy.parameter_groups(config.weight_decay), strict=True):
+            group["lr"], group["weight_decay"] = rate, present["weight_decay"]
+        entropy_coefficient = annealed(config.entropy_start, config.entropy_end, config.entropy_updates, self.updates)
+
+        tally, shuffle = Tally(list), generator("update", self.seed, self.updates)
+        after, moving, epochs = before, True, 0
+        for _ in range(config.epochs):
+            order = torch.randperm(rollout.hosts, generator=shuffle).to(policy.device)
+            for hosts in order.tensor_split(minibatches):
+                batch = whole.part(hosts)
+                self.optimizer.zero_grad(set_to_none=True)
+                if moving:
+                    self.actor_loss(batch, entropy_coefficient, tally).backward()
+                self.critic_loss(batch, tally).backward()
+                clipped_step(self.optimizer, self.gradients.measure(tally), config.max_gradient_norm)
+            if moving:
+                epochs += 1
+                after = self._replay(rollout)
+                kl = mean_of(after.divergence(before).sum(dim=-1), rollout.weight)
+                check_finite("the KL divergence from the policy before", kl)
+                # This ends the policy's epochs; the critic shares nothing with it, and goes on.
+                moving = config.target_kl == 0 or bool(kl <= KL_STOP * config.target_kl)
+        value_after = self._values(rollout)
+        check_finite("a value after the update", value_after)
+        first_error = tally.pop("ratio_error")[0]
+        return UpdateMetrics(
+            n_updates=self.updates + 1,
+            epochs=epochs,
+            learning_rate=rate,
+            entropy_coefficient=entropy_coefficient,
+            clip_range=config.clip_range,
+            ep_rew_mean=float((rollout.reward * rollout.weight).sum(dim=1).mean()),
+            ep_len_mean=float(rollout.lengths().mean()),
+            **loss_figures(tally, entropy_coefficient, self.gradients.parts),
+            **policy_figures(rollout, before, after, config.clip_range, first_error),
+            **critic_figures(rollout, advantage, value_before, value_after),
+        )
+
+    def prepare(self, rollout: Rollout, advantage: Tensor, before: ActionDistribution, minibatches: int) -> PPOBatch:
+        """The round with its advantages [hosts, steps], to be split into minibatches; `before` is the policy that it starts from."""
+        head = self.policy.value_head
+        return PPOBatch(
+            observations=rollout.observations,
+            actions=rollout.actions,
+            # In bfloat16 a replay differs from what acted by more than rounding; the first ratio is to be 1 all the same.
+            log_prob=before.score(rollout.actions).log_prob if self.config.autocast else rollout.log_prob,
+            advantage=normalised(advantage, rollout.weight),
+            target=head.normalise(advantage + rollout.value),
+            value=head.normalise(rollout.value),
+            weight=rollout.weight * (minibatches / rollout.weight.sum()),
+            prior=prior_tables(self.config.prior, rollout.observations),
+            exploration=rollout.exploration,
+        )
+
+    def actor_loss(self, batch: PPOBatch, entropy_coefficient: float, tally: Tally) -> Tensor:
+        """Scalar: clipped surrogate, minus the entropy bonus, plus the distance from the prior."""
+        config = self.config
+        distribution = self.policy.replay(
+            batch.observations, batch.exploration, checkpoint_lstm=config.checkpoint_lstm, autocast=config.autocast
+        )
+        scores = distribution.score(batch.actions)
+        log_ratio = scores.log_prob - batch.log_prob
+        surrogate = (clipped_surrogate(log_ratio, batch.advantage, config.clip_range) * batch.weight).sum()
+        entropy = (_weighted(scores.entropies, config.entropy_multipliers) * batch.weight).sum()
+        distance = (_weighted(distribution.distance_from(batch.prior), config.prior_strength) * batch.weight).sum()
+        tally["policy_gradient_loss"].append(surrogate.detach())
+        tally["entropy_loss"].append(-entropy.detach())
+        tally["prior_loss"].append(distance.detach())
+        tally["ratio_error"].append((log_ratio.detach().expm1().abs() * (batch.weight > 0)).max())
+        return surrogate - entropy_coefficient * entropy + distance
+
+    def critic_loss(self, batch: PPOBatch, tally: Tally) -> Tensor:
+        """Scalar: half the squared error of the normalised values."""
+        config = self.config
+        value = self.policy.normalised_values(batch.observations, checkpoint_lstm=config.checkpoint_lstm, autocast=config.autocast)
+        error = (value_error(value, batch.target, batch.value, config.value_clip) * batch.weight).sum()
+        tally["value_loss"].append(error.detach())
+        return error
+
+    @torch.no_grad()
+    def _replay(self, rollout: Rollout) -> ActionDistribution:
+        return self.policy.replay(rollout.observations, rollout.exploration, autocast=self.config.autocast)
+
+    @torch.no_grad()
+    def _values(self, rollout: Rollout) -> Tensor:
+        """[hosts, steps]: what the critic expects, on the reward's scale."""
+        return self.policy.value_head.denormalise(self.policy.normalised_values(rollout.observations, autocast=self.config.autocast))
 
     def reset_heads(self, heads: Iterable[str]) -> None:
         """Make chosen heads as new, and forget what the optimiser knows about them."""
@@ -287,6 +275,4 @@ class Learner:
         """Go on from a saved state, bit for bit. Settings are those of the present config, not of the saved one."""
         self.policy.load_state_dict(state["policy"])
         self.optimizer.load_state_dict(state["optimizer"])
-        for group, fresh in zip(self.optimizer.param_groups, self.policy.parameter_groups(self.config.weight_decay), strict=True):
-            group["weight_decay"] = fresh["weight_decay"]
         self.updates = state["updates"]

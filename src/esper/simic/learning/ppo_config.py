@@ -74,11 +74,11 @@ class PPOConfig:
     final_rate: Share = 0.1
     """Share of the learning rate that is left then."""
     max_gradient_norm: Annotated[float, Range(1e-6)] = 0.5
-    """Longest gradient of the actor, and of the critic, each by itself; longer ones are shortened."""
+    """Largest norm of the actor's gradient, and of the critic's, each by itself; larger ones are clipped to it."""
     weight_decay: Positive = 0.01
     """Of the critic alone."""
     value_clip: Positive | None = None
-    """Farthest that a value may move in an update, in spreads of the return, before it earns nothing more; None for no limit."""
+    """How far a value may move in an update, in standard deviations of the return, before it earns nothing more; None for no limit."""
     popart_rate: Share = 0.1
     """Share of each round's returns in the statistics that returns are normalised by."""
     entropy_start: Positive = 0.05

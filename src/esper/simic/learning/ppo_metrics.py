@@ -124,8 +124,8 @@ def policy_figures(
 
     first_error: largest distance from 1 of the first minibatch's ratios, which are worked out with gradients, by other kernels.
     """
-    weight, chances = rollout.weight, after.op_probabilities()
-    steps = weight.unsqueeze(-1)
+    weight, probabilities = rollout.weight, after.op_probabilities()
+    steps, op_mask = weight.unsqueeze(-1), rollout.observations.op_mask
     scores = before.score(rollout.actions)
     log_ratio = after.score(rollout.actions).log_prob - scores.log_prob
     kl_by_head = by_head(after.divergence(before), steps)
@@ -138,7 +138,7 @@ def policy_figures(
         "ratio_error": float(torch.maximum(first_error, ((scores.log_prob - rollout.log_prob).expm1().abs() * weight).max())),
         "entropy": by_head(scores.normalised_entropies, (scores.legal > 1) * steps),
         "mattered": by_head(scores.matters.float(), steps),
-        "op_probability": {op.name.lower(): float(mean_of(chances[..., op], rollout.observations.op_mask[..., op] * weight)) for op in Op},
+        "op_probability": {op.name.lower(): float(mean_of(probabilities[..., op], op_mask[..., op] * weight)) for op in Op},
         "logit_gap": by_head(gaps, could_matter * steps),
     }
 

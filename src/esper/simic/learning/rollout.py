@@ -90,19 +90,16 @@ class RolloutBuffer:
     def decided(self, hosts: Sequence[int], step: int, batch: ObservationBatch, acted: Acted) -> None:
         """What these hosts, in the order of the batch, saw and decided at a step, counted from 0. Steps of a host come in order."""
         rows = self._rows(hosts, step)
-        slots = batch.slot_count
-        if slots > self.observations.slot_count:
-            raise ValueError(f"a host has {slots} slots; the buffer was made for {self.observations.slot_count}")
+        if batch.slot_count > self.observations.slot_count:
+            raise ValueError(f"a host has {batch.slot_count} slots; the buffer was made for {self.observations.slot_count}")
         if self.weight[rows, step].any() or (step > 0 and not self.judged[rows, step - 1].all()):
             raise ValueError(f"step {step} of hosts {list(hosts)} was decided before, or the step before it has no outcome yet")
         if step > 0 and self.terminated[rows, step - 1].any():
             raise ValueError(f"an episode of hosts {list(hosts)} ended before step {step}; the buffer holds one whole episode of each")
-        # The slots lie in another dimension in each of these; what the host has fewer of stays padding.
-        for name in ("host", "op_mask"):
-            getattr(self.observations, name)[rows, step] = getattr(batch, name)
-        for name in ("slots", "blueprints", "exists", "blueprint_mask"):
-            getattr(self.observations, name)[rows, step, :slots] = getattr(batch, name)
-        self.observations.slot_mask[rows, step, :, :slots] = batch.slot_mask
+        into = self.observations.tensors()
+        for name, tensor in batch.tensors().items():  # slots that a host does not have stay padding
+            index: list[Tensor | int | slice] = [rows, step, *(slice(size) for size in tensor.shape[1:])]
+            into[name][tuple(index)] = tensor
         self.actions[rows, step] = acted.actions
         self.log_prob[rows, step] = acted.log_prob
         self.value[rows, step] = acted.value

@@ -68,14 +68,14 @@ class OfflineRun:
         torch.set_num_threads(config.threads)
         recorded, blueprints = read_dataset(config.runs)
         self.data = recorded.fingerprint()
-        self.lessons, self.held_out = split(recorded, config.held_out, config.seed)
+        self.dataset, self.held_out = split(recorded, config.held_out, config.seed)
         size = PolicyConfig(blueprints=blueprints, hidden=config.hidden, slot_width=config.slot_width)
         self.policy = Policy(size, generator("policy", config.seed))
         self.student: Student
         if isinstance(config, BCConfig):
-            self.student = BehaviourCloning(self.policy, config, self.lessons, self.held_out)
+            self.student = BehaviourCloning(self.policy, config, self.dataset, self.held_out)
         else:
-            self.student = ImplicitQLearning(self.policy, config, self.lessons, self.held_out)
+            self.student = ImplicitQLearning(self.policy, config, self.dataset, self.held_out)
         self.round = 0
         self.history: list[dict[str, float]] = []
 
@@ -93,8 +93,8 @@ class OfflineRun:
         started = RunStarted(
             command=self.command,
             method=self.config.kind,
-            task=",".join(sorted({task for task, _, _ in (*self.lessons.sources, *self.held_out.sources)})),
-            hosts=len(self.lessons) + len(self.held_out),
+            task=",".join(sorted({task for task, _, _ in (*self.dataset.sources, *self.held_out.sources)})),
+            hosts=len(self.dataset) + len(self.held_out),
             rounds=self.config.epochs,
             seed=self.config.seed,
             versions=versions(),
@@ -104,7 +104,7 @@ class OfflineRun:
 
     def run_round(self, progress: Progress | None = None) -> None:
         """One epoch over the episodes, and a look at the held-out hosts. Raises LearningError when a figure of it is not finite."""
-        order = torch.randperm(len(self.lessons), generator=generator("pass", self.config.seed, self.round))
+        order = torch.randperm(len(self.dataset), generator=generator("pass", self.config.seed, self.round))
         try:
             figures = {f"train/{name}": value for name, value in self.student.learn(order, self.round).items()}
             figures |= {f"held_out/{name}": value for name, value in self.student.judge().items()}
@@ -131,8 +131,8 @@ class OfflineRun:
 
     def summary(self) -> dict[str, Any]:
         """What was learned from, and how well it is agreed with. No wall-clock times, so that equal runs have equal summaries."""
-        sources = (*self.lessons.sources, *self.held_out.sources)
-        ops: Counter[Op] = self.lessons.ops() + self.held_out.ops()
+        sources = (*self.dataset.sources, *self.held_out.sources)
+        ops: Counter[Op] = self.dataset.ops() + self.held_out.ops()
         return {
             "command": self.command,
             "seed": self.config.seed,
@@ -142,11 +142,11 @@ class OfflineRun:
                 "runs": [str(run) for run in self.config.runs],
                 "controllers": dict(Counter(controller for _, _, controller in sources)),
                 "tasks": sorted({task for task, _, _ in sources}),
-                "episodes": len(self.lessons),
+                "episodes": len(self.dataset),
                 "held_out": len(self.held_out),
                 "epochs": self.round,
                 "ops": {op.name: ops[op] for op in Op},
-                "choices": int(self.lessons.choices().sum() + self.held_out.choices().sum()),
+                "choices": int(self.dataset.choices().sum() + self.held_out.choices().sum()),
                 "agreement": agreement(self.policy, self.held_out, self.config.gamma),
             },
             "epochs": self.history,
