@@ -16,7 +16,7 @@ import numpy as np
 from esper.leyline.reports import GateConfig
 from esper.simic.growth.config import GrowthConfig
 from esper.simic.growth.environment import Growth, Start
-from esper.simic.growth.play import play_controller
+from esper.simic.growth.play import ControllerDecider, Play
 from esper.tamiyo import make
 from esper.tolaria.training.config import TrainingConfig
 
@@ -27,8 +27,11 @@ def main() -> int:
     arguments = parser.parse_args()
     config = GrowthConfig(member="family", training=TrainingConfig(gates=GateConfig.permissive()))
     starts = [Start("digits", seed) for seed in range(arguments.hosts)]
-    played = {control: play_controller(Growth(replace(config, control=control)), make("random"), starts) for control in (True, False)}
-    gains = np.array([each.final["accuracy"] - each.final["control_accuracy"] for each in played[True]])
+    played = {}
+    for control in (True, False):
+        decider = ControllerDecider([make("random")] * len(starts))
+        played[control] = Play(Growth(replace(config, control=control)), decider, starts).through()
+    gains = np.array([each.val_accuracy - each.control_accuracy for each in played[True] if each.control_accuracy is not None])
     for control, name in ((True, "with the control"), (False, "without")):
         returns = np.array([each.reward for each in played[control]])
         follows = np.corrcoef(returns, gains)[0, 1]

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from esper.nissa import Hub
-from esper.simic.growth.play import play_round
+from esper.simic.growth.play import Play
+from esper.simic.learning.policy_decider import PolicyDecider
 from esper.simic.learning.popart import follow_returns
 from esper.simic.learning.ppo import normalised
 from esper.simic.learning.ppo_metrics import explained_variance
@@ -34,19 +35,19 @@ PASSES = 5
 """Of the critic over its half; with more it learns the hosts by heart, and says less about others."""
 
 
-def played(school: PPORun) -> Rollout:
+def played(run: PPORun) -> Rollout:
     """One episode of every host in the pool under the untrained policy."""
-    hosts = len(school.starts)
+    hosts = len(run.pool)
     buffer = RolloutBuffer(
-        hosts, school.buffer.steps, school.buffer.observations.slot_count, len(school.policy.config.blueprints), exploration=school.explore
+        hosts, run.buffer.steps, run.buffer.observations.slot_count, len(run.policy.config.blueprints), exploration=run.explore
     )
-    play_round(school.environment, school.policy, school.starts, seed=5, explore=school.explore, buffer=buffer)
+    Play(run.environment, PolicyDecider(run.policy, 5, explore=run.explore, buffer=buffer), run.pool).through()
     return buffer.rollout()
 
 
-def fitted(school: PPORun, rollout: Rollout, returns: Tensor, rows: Tensor) -> Policy:
+def fitted(run: PPORun, rollout: Rollout, returns: Tensor, rows: Tensor) -> Policy:
     """A policy whose critic was fitted to the returns of these episodes."""
-    policy = Policy(school.policy.config, torch.Generator().manual_seed(1))
+    policy = Policy(run.policy.config, torch.Generator().manual_seed(1))
     parameters = [*policy.critic.parameters(), *policy.value_head.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=1e-3, eps=1e-5)
     follow_returns(policy.value_head, returns[rows], rollout.weight[rows], 1.0)
@@ -63,22 +64,22 @@ def fitted(school: PPORun, rollout: Rollout, returns: Tensor, rows: Tensor) -> P
 
 
 @torch.no_grad()
-def with_critic(school: PPORun, rollout: Rollout, gamma: float) -> Rollout:
+def with_critic(run: PPORun, rollout: Rollout, gamma: float) -> Rollout:
     """The rollout with values from a critic that has not seen the episode."""
     returns = replace(rollout, value=torch.zeros_like(rollout.value)).advantages(gamma, 1.0)
     halves = torch.arange(rollout.hosts).chunk(2)
     values = torch.empty_like(returns)
     for known, unseen in (halves, halves[::-1]):
         with torch.enable_grad():
-            policy = fitted(school, rollout, returns, known)
+            policy = fitted(run, rollout, returns, known)
         values[unseen] = policy.value_head.denormalise(policy.normalised_values(rollout.observations[unseen]))
     print(f"explained variance of the critic on unseen hosts: {explained_variance(values, returns, rollout.weight):.3f}")
     return replace(rollout, value=values * rollout.weight)
 
 
-def gradients(school: PPORun, rollout: Rollout, advantage: Tensor, groups: int) -> Tensor:
+def gradients(run: PPORun, rollout: Rollout, advantage: Tensor, groups: int) -> Tensor:
     """[groups, parameters]: the actor's gradient on each group of episodes, as the first step of an update would have it."""
-    policy = school.policy
+    policy = run.policy
     parameters = [*policy.actor.parameters(), *policy.heads.parameters()]
     found = []
     for group in range(groups):
@@ -105,13 +106,13 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
     config = PPORunConfig(pool=arguments.hosts, workers=arguments.workers)
-    school = PPORun(config, Hub())
+    run = PPORun(config, Hub())
     try:
-        rollout = with_critic(school, played(school), config.ppo.gamma)
+        rollout = with_critic(run, played(run), config.ppo.gamma)
     finally:
-        school.close()
+        run.close()
     groups = arguments.hosts // arguments.group
-    everything = {lam: gradients(school, rollout, rollout.advantages(config.ppo.gamma, lam), groups) for lam in LAMBDAS}
+    everything = {lam: gradients(run, rollout, rollout.advantages(config.ppo.gamma, lam), groups) for lam in LAMBDAS}
     print(f"{'lambda':>6} {'signal':>7} {'aligned':>8}")
     for lam, each in everything.items():
         signal, whole = in_common(each, each), float(each.square().sum(dim=1).mean())

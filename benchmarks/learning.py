@@ -17,7 +17,7 @@ import multiprocessing as mp
 import statistics
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +32,17 @@ ARMS = ("wait", "random", "fixed", "heuristic")
 
 def examined(task: tuple[PPORunConfig, str]) -> list[dict[str, float]]:
     """Teach a policy, or take a rule as it is, and examine it: a row for each host."""
-    from esper.simic.growth.play import play_controller
     from esper.simic.runs.ppo import PPORun
-    from esper.tamiyo import make
 
     config, arm = task
-    school = PPORun(config, Hub())
+    run = PPORun(config, Hub())
     try:
-        while arm == "policy" and "policy" not in school.arms:
-            school.run_epoch()
-        plays = school.arms["policy"] if arm == "policy" else play_controller(school.environment, make(arm), school.examinees())
-        return [{"score": school.score(played), **played.final} for played in plays]
+        while arm == "policy" and run.round < run.rounds:
+            run.run_round()
+        run.examine(arm)
+        return [{"score": score, **asdict(result)} for score, result in zip(run.scores(arm), run.arms[arm], strict=True)]
     finally:
-        school.close()
+        run.close()
 
 
 def main() -> int:

@@ -66,16 +66,17 @@ class Watched:
         self.copies = {name: Host(found, d, m, s, config.training, self.host.ledger) for name, (d, m, s) in settings.items()}
         for copy in self.copies.values():
             copy.split = self.host.split  # "repeat" has another seed, and so another reference; its training set is the same
-        self.episodes = {look: Episode(self.host, make(controller), Rules(), seed=seed) for look in LOOKS}
+        self.controller = make(controller)
+        self.memory = self.controller.start(seed)
+        self.episodes = {look: Episode(self.host, Rules()) for look in LOOKS}
 
     def epoch(self) -> list[Observation]:
         """One epoch more, what each look saw of it, and the decision after it."""
         (report,) = SerialEngine().run_epoch([self.host])
         reports = {"seen": report} | {name: self._looked(name, copy, report) for name, copy in self.copies.items()}
         observations = {look: self.episodes[look].look(reports[look]) for look in LOOKS}
-        first = self.episodes["seen"]
-        decision, first.memory = first.controller.decide(observations["seen"], first.memory)
-        step = first.carry_out(observations["seen"], decision)
+        decision, self.memory = self.controller.decide(observations["seen"], self.memory)
+        step = self.episodes["seen"].carry_out(observations["seen"], decision)
         for look in LOOKS[1:]:
             self.episodes[look].tracker.note_decision(decision, succeeded=not step.refused)
         return list(observations.values())

@@ -18,6 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +37,14 @@ def grow(changes: dict[str, object]) -> dict[str, Any]:
 
     config = replace_fields(ControllerRunConfig(), {**changes, "hosts": 1, "control": False, "threads": 1})
     began = time.process_time()
-    session = ControllerRun(config, Hub())
-    while not session.done:
-        session.run_epoch()
-    (plot,) = session.plots
-    assert plot.result is not None
-    result, reward = plot.result, config.reward
-    reached = score(result["val_accuracy"], result["parameters"], result["host_parameters"], reward.rent, reward.rent_cap)
-    changed = [abs(after - before) for before, after in zip(plot.accuracies, plot.accuracies[1:], strict=False)]
-    return {**result, "score": reached, "change": statistics.mean(changed or [0.0]), "cpu": time.process_time() - began}
+    run = ControllerRun(config, Hub())
+    while not run.done:
+        run.run_round()
+    (host,), reward = run.growth.hosts.values(), config.reward
+    result = run.play.results[0]
+    reached = score(result.val_accuracy, result.parameters, result.host_parameters, reward.rent, reward.rent_cap)
+    changed = [abs(after - before) for before, after in zip(host.accuracies, host.accuracies[1:], strict=False)]
+    return {**asdict(result), "score": reached, "change": statistics.mean(changed or [0.0]), "cpu": time.process_time() - began}
 
 
 def grow_all(jobs: Iterable[dict[str, object]], workers: int) -> Iterator[dict[str, Any]]:

@@ -26,7 +26,7 @@ class Eager:
     config: EagerConfig
     name: str = "eager"
 
-    def start(self, host: int, slots: tuple[str, ...], seed: int) -> State:
+    def start(self, seed: int) -> State:
         """Before a host's first epoch: nothing to remember."""
         return {}
 

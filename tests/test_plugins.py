@@ -26,7 +26,7 @@ from esper.simic.rewards import RewardConfig, RewardStep, RewardTracker
 from esper.simic.runs.runner import start
 from esper.tolaria.tasks import TASKS, get
 from tests.simic.plans import one_step
-from tests.simic.runs import small
+from tests.simic.runs import Crash, CrashAfter, small
 from tests.tamiyo.samples import report, seed
 
 TASK = """\
@@ -39,7 +39,7 @@ EVERYTHING = (
     TASK
     + """\
 from torch import nn
-from esper.tamiyo import Wait, WaitConfig
+from esper.tamiyo.controllers.baselines import Wait, WaitConfig
 
 @esper.blueprint("my_linear", "vector", purpose="a layer")
 def my_linear(shape):
@@ -92,7 +92,7 @@ def test_one_file_registers_one_of_each_kind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", EVERYTHING.format(name="alone").split("\n\n"))
 def test_a_file_that_registers_anything_is_a_plugin(line: str, tmp_path: Path) -> None:
-    head = "import esper\nfrom torch import nn\nfrom esper.tamiyo import Wait, WaitConfig\n"
+    head = "import esper\nfrom torch import nn\nfrom esper.tamiyo.controllers.baselines import Wait, WaitConfig\n"
     before = keys()
     load_plugins([written(tmp_path / "one.py", head + line)])
     assert sum(map(len, keys())) == sum(map(len, before)) + 1
@@ -181,24 +181,6 @@ def test_a_task_has_another_fingerprint_when_its_file_has_other_contents(tmp_pat
 # Where they are loaded
 
 
-class Crash(Exception):
-    """Something that no code expects."""
-
-
-class CrashAfterTwo:
-    """A watcher that ends the run, as it were, after two epochs."""
-
-    def start(self, work: Any) -> None: ...
-
-    def progress(self, done: int) -> None: ...
-
-    def epoch(self, work: Any) -> None:
-        if work.round == 2:
-            raise Crash
-
-    def stop(self) -> None: ...
-
-
 def test_a_run_uses_what_a_plugin_registers_and_goes_on_with_it_in_another_process(tmp_path: Path) -> None:
     path = written(tmp_path / "mine.py", EVERYTHING.format(name="all-mine"))
     reward = RewardConfig(extra={"mine": 0.25})
@@ -206,7 +188,7 @@ def test_a_run_uses_what_a_plugin_registers_and_goes_on_with_it_in_another_proce
         task="all-mine", controller="lazy", hosts=1, epochs=4, control=False, checkpoint_every=1, plugins=(path,), reward=reward
     )
     with pytest.raises(Crash):
-        start(config, tmp_path / "run", "a run", CrashAfterTwo())
+        start(config, tmp_path / "run", "a run", sinks=[CrashAfter(2)])
     # Another process knows nothing of this one's registers: going on loads the file again.
     code = f"from pathlib import Path; from esper.simic.runs.runner import resume; resume(Path({str(tmp_path / 'run')!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -222,8 +204,8 @@ def test_environments_and_their_workers_load_plugins(tmp_path: Path) -> None:
         env.reset(seed=0)
     workers = GrowthWorkers(GrowthConfig(plugins=(path,), control=False, epochs=2), 1)
     try:
-        (observation,) = workers.reset([Start("for-workers", 0)])
-        assert observation.report.budget == 2
+        (host,) = workers.begin({0: Start("for-workers", 0)}).values()
+        assert host.epochs == 2
     finally:
         workers.close()
 

@@ -86,6 +86,7 @@ def refusal(text: str) -> str:
 MEASURED = SeedMeasured(
     slot="r0c1",
     stage=Stage.TRAINING,
+    blueprint="norm",
     alpha=0.0,
     contribution=None,
     contribution_error=None,
@@ -93,6 +94,7 @@ MEASURED = SeedMeasured(
     trial_contribution=-0.5,
     trial_error=0.25,
     trial_loss=-0.01,
+    shapley=None,
     gradient_norm=1.0,
     gradient_health=1.0,
     gradient_ratio=0.03,

@@ -371,7 +371,9 @@ def train(controller: Controller, *, width: int = 4, seed: int = 0, budget: int 
 
     report, steps = epoch(), []
     for _ in range(budget):
-        step = gardener.episode.step(report)
+        observation = gardener.episode.look(report)
+        decision, gardener.memory = gardener.controller.decide(observation, gardener.memory)
+        step = gardener.episode.carry_out(observation, decision)
         final = None
         if report.epoch == budget:
             harvested = model.harvest()

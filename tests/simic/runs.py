@@ -8,6 +8,7 @@ import torch
 
 from esper.kasmina.blueprints import names
 from esper.leyline.actions import Op
+from esper.leyline.events import Envelope, RoundFinished
 from esper.leyline.reports import GateConfig, Topology
 from esper.simic.growth.config import ControllerRunConfig
 from esper.tamiyo import FixedConfig, RandomConfig
@@ -42,3 +43,22 @@ def opinionated() -> Policy:
         policy.heads.op.weight.mul_(300.0)  # decisions that change with what is seen
         policy.heads.op.bias[Op.GERMINATE] = 5.0  # and growth among them
     return policy
+
+
+class Crash(BaseException):
+    """Something that no code expects."""
+
+
+class CrashAfter:
+    """A sink that ends the process, as it were, when a round is over: before its checkpoint."""
+
+    def __init__(self, round: int) -> None:
+        self.at = round
+
+    def write(self, envelope: Envelope) -> None:
+        if isinstance(envelope.event, RoundFinished) and envelope.event.round == self.at:
+            raise Crash
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...

@@ -22,37 +22,17 @@ import pytest
 from benchmarks.kill import outcome
 from esper.cli.main import main
 from esper.leyline.errors import CheckpointError, ConfigError, EsperError, PolicyError, RunError
-from esper.leyline.events import Envelope, RoundFinished
 from esper.simic.growth.config import ControllerRunConfig
 from esper.simic.runs.runner import resume, start
 from esper.tamiyo.policy.policy_file import save_policy
 from esper.tolaria.storage.runs import RunFolder, read_run, read_summary
 from esper.tolaria.training.config import TrainingConfig
-from tests.simic.runs import HASTY, opinionated, small
+from tests.simic.runs import HASTY, Crash, CrashAfter, opinionated, small
 
 RUN = """heuristic --run run --controller fixed --fixed.first 1 --fixed.period 1 --hosts 1 --epochs 24 --checkpoint-every 2
     --no-training.gates.strict --training.gates.min-training-epochs 1 --training.gates.min-gradient-health 0
     --fix widths=[2,2,4] kernel=3 train_size=192 batch=48"""
 KILLER = Path(__file__).parents[2] / "benchmarks" / "kill.py"
-
-
-class Crash(BaseException):
-    """Something that no code expects."""
-
-
-class CrashAfter:
-    """A sink that ends the process, as it were, when a round is over: before its checkpoint."""
-
-    def __init__(self, round: int) -> None:
-        self.at = round
-
-    def write(self, envelope: Envelope) -> None:
-        if isinstance(envelope.event, RoundFinished) and envelope.event.round == self.at:
-            raise Crash
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def crash(config: ControllerRunConfig, run: Path, epochs: Sequence[int]) -> None:

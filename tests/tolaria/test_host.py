@@ -30,11 +30,13 @@ UNMEASURED = TrainingConfig(gates=OPEN, recalibrate=0)
 
 def play(hosts: list[Host], epochs: int) -> list[list[EpochReport]]:
     """Grow hosts side by side under a random controller; the reports of each."""
-    episodes = [Episode(host, make("random", LOTS), Rules(), seed=host.seed) for host in hosts]
+    controller = make("random", LOTS)
+    episodes = [Episode(host, Rules()) for host in hosts]
     told: list[list[EpochReport]] = [[] for _ in hosts]
     for _ in range(epochs):
-        for episode, report, reports in zip(episodes, SerialEngine().run_epoch(hosts), told, strict=True):
-            episode.step(report)
+        for host, episode, report, reports in zip(hosts, episodes, SerialEngine().run_epoch(hosts), told, strict=True):
+            observation = episode.look(report)
+            episode.carry_out(observation, controller.decide(observation, controller.start(host.seed))[0])
             reports.append(report)
     return told
 
@@ -72,8 +74,8 @@ def recorded(host: Host) -> list[tuple[Tensor, Tensor]]:
     batches: list[tuple[Tensor, Tensor]] = []
     original = host.batch
 
-    def batch(index: Tensor) -> tuple[Tensor, Tensor]:
-        batches.append(original(index))
+    def batch(index: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+        batches.append(original(index, epoch))
         return batches[-1]
 
     host.batch = batch  # type: ignore[method-assign]
@@ -175,8 +177,9 @@ def test_dropout_is_a_matter_of_seed_and_epoch_alone() -> None:
         host = make_host(seed, train_size=48)
         host.model.host.get_submodule("head").register_forward_pre_hook(draw)
         for _ in range(2):
+            plan = host.begin_epoch()
             drawn.clear()
-            host.train(host.begin_epoch())
+            host.train(plan)
             masks.append(torch.stack(drawn).tolist())
     assert masks[:2] == masks[2:4], "whatever the global stream is at"
     assert masks[0] != masks[1], "each epoch draws anew"

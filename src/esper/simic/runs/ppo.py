@@ -162,7 +162,7 @@ class PPORun:
     def run_round(self, progress: Progress | None = None) -> None:
         """One round: play and learn. After the last round, one arm of the examination."""
         if self.round >= self.config.rounds:
-            self._examine(self.ARMS[len(self.arms)], progress)
+            self.examine(self.ARMS[len(self.arms)], progress)
             return
         self.buffer.clear()
         seed = stream_seed("round", self.config.seed, self.round) % (1 << 31)
@@ -203,7 +203,7 @@ class PPORun:
 
     # The examination
 
-    def _examine(self, arm: str, progress: Progress | None) -> None:
+    def examine(self, arm: str, progress: Progress | None = None) -> None:
         """Play one arm on the unseen hosts."""
         starts = self.examinees()
         if arm == "policy":
