@@ -35,7 +35,7 @@ def main() -> None:
         print(env.get_wrapper_attr("decision")(action))
         observation, _, terminated, _, info = env.step(action)
     final = info["final"]
-    print(f"host {options.hosts}: accuracy {final['accuracy']:.2f} with {final['parameters']:,.0f} parameters, ", end="")
+    print(f"host {options.hosts}: accuracy {final['val_accuracy']:.2f} with {final['parameters']:,.0f} parameters, ", end="")
     print(f"without growth {final['control_accuracy']:.2f} with {final['host_parameters']:,.0f}")
 
 

@@ -17,6 +17,7 @@ from esper.leyline.actions import Curve, Decision, Op, Style
 from esper.leyline.errors import EventError
 from esper.leyline.events import (
     EVENT_TYPES,
+    EVENT_VERSION,
     Decided,
     Envelope,
     EpochFinished,
@@ -36,8 +37,9 @@ from esper.leyline.reports import Gate
 from esper.leyline.stages import Stage
 
 KINDS = [
-    *("run_started", "run_finished", "host_started", "epoch_finished", "seed_measured", "interaction", "decided", "rewarded"),
-    *("policy_updated", "refused", "stage_changed", "gate_checked", "alpha_retargeted", "rolled_back", "host_finished"),
+    *("run_started", "run_finished", "round_finished"),
+    *("host_started", "epoch_finished", "seed_measured", "interaction", "decided", "rewarded"),
+    *("policy_updated", "arm_examined", "refused", "stage_changed", "gate_checked", "alpha_retargeted", "rolled_back", "host_finished"),
     *("sink_failed", "note"),
 ]
 WORDS = {"NaN", "Infinity", "-Infinity"}
@@ -54,6 +56,8 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     if origin is dict:
         return st.dictionaries(st.text(), values(parts[1]), max_size=5)
     simple = {bool: st.booleans(), int: st.integers(), float: st.floats(), str: st.text(), NoneType: st.none()}
+    if dataclasses.is_dataclass(kind):
+        return st.builds(kind, **{name: values(each) for name, each in get_type_hints(kind).items()})
     return simple[kind] if kind in simple else st.sampled_from(kind)
 
 
@@ -165,12 +169,12 @@ def test_non_finite_floats_are_strings_in_json_and_floats_again_when_read(value:
 def test_a_text_that_would_be_read_as_a_number_is_refused_where_both_are_allowed() -> None:
     member: dict[str, float | int | str] = {"a": "NaN"}
     with pytest.raises(EventError, match=r"'event\.host_started\.member\.a' is the text 'NaN'"):
-        line_of(HostStarted(task="digits", member=member, parameters=1, slots=()))
+        line_of(HostStarted(task="digits", seed=0, member=member, epochs=1, parameters=1, slots=()))
     assert from_json_line(line_of(Note(text="NaN"))).event == Note(text="NaN")
 
 
 def test_integers_and_floats_stay_apart_in_a_mixed_dictionary() -> None:
-    event = HostStarted(task="digits", member={"seed": 1, "rate": 1.0, "name": "a"}, parameters=1, slots=())
+    event = HostStarted(task="digits", seed=0, member={"seed": 1, "rate": 1.0, "name": "a"}, epochs=1, parameters=1, slots=())
     back = from_json_line(line_of(event)).event
     assert isinstance(back, HostStarted)
     assert [type(value) for value in back.member.values()] == [int, float, str]
@@ -188,10 +192,10 @@ def test_an_unknown_kind_is_refused_with_the_nearest() -> None:
     assert refusal(line) == "'event' is of the unknown kind 'gate_chekced'; did you mean 'gate_checked'?"
 
 
-@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize("version", [EVENT_VERSION - 1, EVENT_VERSION + 1])
 def test_another_schema_version_is_refused_before_anything_else(version: int) -> None:
     line = json.dumps(json.loads(line_of(GATE)) | {"v": version, "kind": "from_the_future", "more": 1})
-    assert refusal(line) == f"event has schema version {version}; this version of Esper reads 2"
+    assert refusal(line) == f"event has schema version {version}; this version of Esper reads {EVENT_VERSION}"
 
 
 def test_unknown_and_missing_fields_are_refused_by_name() -> None:
@@ -235,7 +239,7 @@ def test_wrong_containers_and_envelope_values_are_refused_too() -> None:
     line = json.loads(line_of(GATE))
     assert refusal(json.dumps(line | {"seq": True})) == "'seq' must be an integer; found true"
     assert refusal(json.dumps(line | {"data": []})) == "'event.gate_checked' must be a table; found []"
-    started = RunStarted(command="train", task="digits", hosts=1, epochs=1, seed=0, versions={})
+    started = RunStarted(command="train", method="run", task="digits", hosts=1, rounds=1, seed=0, versions={}, about={})
     assert refusal(altered(started, versions={"torch": 2})) == "'event.run_started.versions.torch' must be text; found 2"
 
 
