@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import numbers
 import os
-import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -290,7 +289,6 @@ class Gardener:
     # Measuring
 
     def _report(self, train_loss: float, train_accuracy: float) -> EpochReport:
-        started = time.perf_counter()
         model = self.model
         reference = model.reference_inputs(model.reference) if model.reference is not None and model.learning_norms() else []
         scores = {on: self._evaluate(on, reference) for on in wanted_of(model)}
@@ -312,7 +310,6 @@ class Gardener:
             start_parameters=self._start_parameters,
             parameters=self._start_parameters + sum(seed.parameters for seed in found["seeds"]),
             flops={},
-            seconds={"validate": time.perf_counter() - started},
             germinated=self.germinated,
             rollbacks=0,
         )
