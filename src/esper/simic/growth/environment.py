@@ -150,8 +150,6 @@ class Growth:
 
     def close(self) -> None:
         """Let go of hosts and data."""
-        for data in self._data.values():
-            data.release()
         self._data, self.hosts = {}, {}
 
     # Saving
