@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from esper.kasmina.alpha import FIRST_CURVE, Ramp
+from esper.kasmina.alpha import Ramp
 from esper.kasmina.attach.probe import evaluating, untouched
 from esper.kasmina.blending import Gating
 from esper.kasmina.gates import NEXT_GATE, judge
@@ -27,7 +27,7 @@ from esper.leyline.events import AlphaRetargeted, Event, GateChecked, StageChang
 from esper.leyline.reports import GATE_BEFORE, Gate, GateConfig, GateVerdict, LifecycleConfig, SeedReport
 from esper.leyline.stages import Stage, check_transition
 
-Report = Callable[[Slot], SeedReport]
+Report = Callable[[str], SeedReport]
 E = TypeVar("E", bound=IntEnum)
 
 
@@ -56,10 +56,11 @@ def advance(slot: Slot, *, report: Report, gates: GateConfig, cause: str = "adva
     if state.pruning:
         raise TransitionError(f"slot {slot.id!r} is being ramped down to be pruned; it cannot advance")
     gate = NEXT_GATE[state.stage]
-    verdict = require(judge(gate, report(slot), gates))
+    verdict = require(judge(gate, report(slot.id), gates))
     state = state.enter(slot.id, GATE_BEFORE[gate])
     if state.stage is Stage.BLENDING:
-        state = replace(state, ramp=Ramp(start=0.0, target=state.alpha_target, epochs=state.tempo, curve=FIRST_CURVE[state.style]))
+        curve = Curve.SIGMOID if state.style is Style.SIGMOID_ADD else Curve.LINEAR
+        state = replace(state, ramp=Ramp(start=0.0, target=state.alpha_target, epochs=state.tempo, curve=curve))
     return [gate_event(verdict), _enter(slot, state, cause)]
 
 
@@ -96,7 +97,7 @@ def prune(slot: Slot, *, speed: int = 0, curve: Curve = Curve.LINEAR, cause: str
 def fossilize(slot: Slot, *, report: Report, gates: GateConfig) -> list[Event]:
     """HOLDING to FOSSILIZED, through G5: the seed is part of the network for good."""
     check_transition(slot.id, slot.state.stage, Stage.FOSSILIZED)
-    verdict = require(judge(Gate.G5, report(slot), gates))
+    verdict = require(judge(Gate.G5, report(slot.id), gates))
     state = slot.state.enter(slot.id, Stage.FOSSILIZED)
     return [gate_event(verdict), _enter(slot, state, "fossilize")]
 
@@ -137,7 +138,7 @@ def gate_event(verdict: GateVerdict) -> GateChecked:
 
 
 def _try_advance(slot: Slot, report: Report, gates: GateConfig) -> list[Event]:
-    verdict = judge(NEXT_GATE[slot.state.stage], report(slot), gates)
+    verdict = judge(NEXT_GATE[slot.state.stage], report(slot.id), gates)
     return advance(slot, report=report, gates=gates, cause="tick") if verdict.passed else [gate_event(verdict)]
 
 

@@ -60,7 +60,7 @@ def _usable(sightings: Mapping[str, Sighting], output: Any, example: Example, ca
     ends += [features_of(s) for s in sightings.values() if s.order == last]  # a softmax may still follow
     usable = {}
     for path, seen in sightings.items():
-        place = examine(sightings, path, example, causal=causal, stated=None, last=last)
+        place = examine(sightings, path, example, causal=causal, stated=None)
         if isinstance(place, Place) and not any(_is_same(features_of(seen), end) for end in ends):
             usable[path] = place
     return usable
