@@ -43,7 +43,7 @@ def test_leyline_loads_neither_torch_nor_numpy():
 def lint(folder: Path, module: str, imported: str) -> subprocess.CompletedProcess[str]:
     """Check a copy of the sources, in which a module (made, if there is none) imports one thing more, against the project's contracts."""
     shutil.copy(PROJECT / "pyproject.toml", folder)
-    shutil.copytree(PROJECT / "src/esper", folder / "esper", ignore=lambda _, names: [n for n in names if Path(n).suffix not in ("", ".py")])
+    shutil.copytree(PROJECT / "src/esper", folder / "esper", ignore=shutil.ignore_patterns("*.npz", "*.gz", "*.pyc"))
     place = folder / module.replace(".", "/")
     path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     before = path.read_text(encoding="utf-8") if path.exists() else ""
