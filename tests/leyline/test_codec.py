@@ -124,7 +124,6 @@ REPORT = EpochReport(
     interactions={("a", "b"): 0.5},
     shapley={"a": 1.5},
     flops={"forward": 7},
-    seconds={},
     germinated=1,
     rollbacks=0,
 )

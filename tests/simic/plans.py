@@ -25,7 +25,7 @@ from esper.leyline.reports import EpochReport, GateConfig
 from esper.leyline.score import rent_points
 from esper.leyline.stages import BLENDED, Stage
 from esper.simic.gardener import Evaluation, Gardener
-from esper.simic.rewards import FinalScore, Mode, RewardConfig, RewardStep, RewardTracker, Twin
+from esper.simic.rewards import FinalScore, Mode, RewardConfig, RewardInput, RewardStep, RewardTracker, Twin
 from esper.tamiyo import Controller, Observation, Rules, SignalTracker, State, make
 from tests.tamiyo.simulator import BLUEPRINTS, COSTS, SimulatedHost, World
 
@@ -84,13 +84,15 @@ def rewards(episode: Episode, control: Twin | None, config: RewardConfig) -> lis
         tracker = RewardTracker(config, slots)
         tracker.load_state(json.loads(json.dumps(state, allow_nan=False)))
         reward = tracker.step(
-            before=step.before,
-            decision=step.decision,
-            refused=step.refused,
-            events=step.events,
-            report=step.report,
-            control=control,
-            final=step.final,
+            RewardInput(
+                before=step.before,
+                decision=step.decision,
+                refused=step.refused,
+                events=step.events,
+                report=step.report,
+                control=control,
+                final=step.final,
+            )
         )
         assert reward.total == math.fsum(reward.components.values())
         found.append(reward.components)
@@ -129,7 +131,9 @@ def one_step(
     """The reward of one decision, by a new tracker unless one is given; beside a control that stands still unless one is given."""
     tracker = tracker or RewardTracker(config or RewardConfig(), tuple(each.slot for each in before.seeds))
     given = {"refused": False, "events": (), **fields}
-    return tracker.step(before=before, decision=decision, report=after, control=flat() if control is None else control, **given)
+    return tracker.step(
+        RewardInput(before=before, decision=decision, report=after, control=flat() if control is None else control, **given)
+    )
 
 
 # Plans

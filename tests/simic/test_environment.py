@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 import subprocess
 import sys
 from itertools import pairwise
@@ -337,3 +339,19 @@ def test_registration_loads_nothing_heavy():
 def test_without_gymnasium_one_sentence_says_what_to_install():
     done = run("import sys; sys.modules['gymnasium'] = None\nimport esper.simic.environment")
     assert done.stderr.splitlines()[-1].endswith('the environments need gymnasium; install it with: pip install "esper-lite[rl]"')
+
+
+def test_an_environment_is_pickled_and_copied_in_the_middle_of_an_episode() -> None:
+    env = make(control=True, epochs=4, seeds=[5])
+    env.reset(seed=0)
+    for _ in range(2):
+        env.step(heads(masks_of(env), onward(masks_of(env))))
+    twins = [pickle.loads(pickle.dumps(env)), copy.deepcopy(env)]
+    rest = []
+    for each in (env, *twins):
+        steps = [each.step(heads(masks_of(each), onward(masks_of(each)))) for _ in range(2)]
+        rest.append([(seen.tolist(), reward, ended, info["refused"], info["reward_components"]) for seen, reward, ended, _, info in steps])
+    assert rest[0] == rest[1] == rest[2]
+    assert rest[0][-1][2], "the episode came to its end"
+    starts = [each.reset(seed=1)[0].tolist() for each in (env, *twins)]
+    assert starts[0] == starts[1] == starts[2], "and a copy begins anew like the original"

@@ -110,3 +110,14 @@ def test_mistakes_are_named():
         env.reset(seed=[1, 2])
     with pytest.raises(ActionError, match="is not an action"):
         env.step(np.zeros(8, int))
+
+
+def test_a_seed_of_numpys_is_a_seed() -> None:
+    settings = {**TINY, "epochs": 2}
+    seeds = [3, np.int64(3), [3, 4]]
+    seen = []
+    for seed in seeds:
+        envs = GrowthVector(2, **settings)
+        seen.append(envs.reset(seed=seed)[0].tolist())
+        envs.close()
+    assert seen[0] == seen[1] == seen[2]

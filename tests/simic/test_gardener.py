@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import io
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,17 +18,22 @@ from torch.nn import functional as F
 import esper
 from esper.kasmina.blueprints import unregister
 from esper.leyline.actions import Decision, Op
-from esper.leyline.errors import ConfigError, OptimizerError, PolicyError, StateError, UnknownNameError
+from esper.leyline.errors import ConfigError, OptimizerError, PolicyError, RunError, StateError, UnknownNameError
+from esper.leyline.events import Decided, EpochFinished, Event, HostStarted, RunFinished, RunStarted, StageChanged
 from esper.leyline.reports import Topology
 from esper.leyline.stages import Stage
+from esper.nissa import read_events
 from esper.simic.gardener import Evaluation, Gardener
+from esper.simic.runs.runner import resume
 from esper.tamiyo.policy.policy_controller import PolicyController
 from esper.tamiyo.policy.policy_file import save_policy
+from esper.tolaria.storage.runs import read_run, read_summary
 from esper.tolaria.tasks import get
 from tests.simic.runs import opinionated
 
 SLOTS = ["1", "4"]
 """Behind the two activations of the network."""
+GROW = Decision(op=Op.GERMINATE, slot="1", blueprint="conv_light", tempo=3)
 
 
 @pytest.fixture(scope="module")
@@ -564,3 +571,134 @@ def test_other_samples_from_one_evaluation_to_the_next_are_refused_and_the_step_
     assert loop.gardener.epoch == 2
     loop.gardener.step()
     assert loop.gardener.epoch == 3
+
+
+# The record of a loop of one's own
+
+
+def events_of(run: Path) -> list[Event]:
+    return [envelope.event for envelope in read_events(run / "events.jsonl")]
+
+
+def test_a_loop_is_recorded_as_a_run_is(digits, tmp_path):
+    loop = Loop(digits, Plan({1: GROW}), epochs=6, images=200, run=tmp_path / "mine")
+    with loop.gardener:
+        loop.run(6)
+    events = events_of(tmp_path / "mine")
+    assert [type(event) for event in events[:2]] == [RunStarted, HostStarted]
+    assert isinstance(events[1], HostStarted)
+    assert (events[1].slots, events[1].parameters, events[1].epochs) == (("1", "4"), 378, 6)
+    assert sum(isinstance(event, EpochFinished) for event in events) == 6
+    decisions = [event.decision for event in events if isinstance(event, Decided)]
+    assert decisions == [entry.decision for entry in loop.gardener.history]
+    assert next(event.after for event in events if isinstance(event, StageChanged)) is Stage.GERMINATED
+    assert isinstance(events[-1], RunFinished)
+    assert read_run(tmp_path / "mine").status == "finished"
+    assert [entry["epoch"] for entry in read_summary(tmp_path / "mine")["history"]] == [1, 2, 3, 4, 5, 6]
+    with pytest.raises(RunError, match="is finished"):
+        Loop(digits, Plan({1: GROW}), epochs=6, images=200, run=tmp_path / "mine")
+
+
+def test_a_record_goes_on_where_the_saved_state_was_and_begins_anew_without_one(digits, tmp_path):
+    whole = Loop(digits, Plan({1: GROW}), epochs=6, images=200, run=tmp_path / "whole").run(6)
+    whole.gardener.finish()
+    first = Loop(digits, Plan({1: GROW}), epochs=6, images=200, run=tmp_path / "parts").run(3)
+    saved = [copy.deepcopy(part.state_dict()) for part in (first.model, first.optimizer, first.scheduler, first.gardener)]
+    shuffle = first.shuffle.get_state()
+    first.run(2)  # what comes after the state was saved happens again
+    first.gardener.close()
+    second = Loop(digits, Plan({1: GROW}), epochs=6, images=200, run=tmp_path / "parts")
+    for part, state in zip((second.model, second.optimizer, second.scheduler, second.gardener), saved, strict=True):
+        part.load_state_dict(state)
+    second.shuffle.set_state(shuffle)
+    second.run(3)
+    second.gardener.finish()
+    records = [[e.identity() for e in read_events(tmp_path / name / "events.jsonl")] for name in ("whole", "parts")]
+    assert records[0] == records[1]
+    left = Loop(digits, Plan({1: GROW}), epochs=6, images=200, run=tmp_path / "left").run(2)
+    left.gardener.close()
+    again = Loop(digits, Plan({1: GROW}), epochs=6, images=200, run=tmp_path / "left").run(1)
+    again.gardener.close()
+    assert sum(isinstance(event, EpochFinished) for event in events_of(tmp_path / "left")) == 1
+    with pytest.raises(ConfigError, match="recorded by a gardener with other settings; name a new folder"):
+        Loop(digits, Plan({1: GROW}), epochs=7, images=200, run=tmp_path / "left")
+    with pytest.raises(RunError, match="recorded by a Gardener"):
+        resume(tmp_path / "left")
+
+
+def test_an_error_leaves_a_record_that_can_go_on(digits, tmp_path):
+    loop = Loop(digits, "wait", epochs=6, images=100, run=tmp_path / "run").run(1)
+    loop.gardener.evaluate = lambda model: 1 / 0
+    with pytest.raises(ZeroDivisionError), loop.gardener:
+        loop.run(1)
+    assert read_run(tmp_path / "run").status == "interrupted"
+
+
+def test_sinks_see_a_loop_without_a_run(digits):
+    seen = []
+
+    class Kept:
+        def write(self, envelope):
+            seen.append(envelope.event.kind())
+
+        def flush(self): ...
+
+        def close(self): ...
+
+    Loop(digits, "wait", epochs=3, images=100, sinks=[Kept()]).run(1)
+    assert seen[:3] == ["run_started", "host_started", "epoch_finished"]
+
+
+# Scores that are no accuracy
+
+
+def test_a_loss_is_a_score_of_which_less_is_better(digits):
+    def evaluate(model):
+        return Evaluation(score=F.cross_entropy(model(digits.val.x), digits.val.y).item(), higher_is_better=False, unit="nats")
+
+    loop = Loop(digits, "heuristic", evaluate=evaluate).run(20)
+    first, last = loop.gardener.history[0], loop.gardener.history[-1]
+    assert first.accuracy == 0.0, "points are per cent saved of the first score"
+    losses = [float(entry.score.split()[0]) for entry in loop.gardener.history]
+    assert last.accuracy == pytest.approx(100 * (1 - losses[-1] / losses[0]), abs=0.1)
+    assert last.score.endswith(" nats")
+    assert "FOSSILIZED" in last.stages.values(), "and it grows by that"
+    again = Loop(digits, "heuristic", evaluate=evaluate)
+    for part in ("model", "optimizer", "gardener"):
+        getattr(again, part).load_state_dict(getattr(loop, part).state_dict())
+    again.run(1)
+    latest = again.gardener.history[-1]
+    assert latest.accuracy == pytest.approx(100 * (1 - float(latest.score.split()[0]) / losses[0]), abs=0.1), "the scale goes on"
+
+
+@pytest.mark.parametrize(
+    ("given", "points"),
+    [
+        ({"score": 27.5}, 27.5),
+        ({"score": 0.5, "scale": 1.0}, 50.0),
+        ({"score": -1.0, "scale": 2.0}, -50.0),
+        ({"score": 3.0, "higher_is_better": False, "scale": 4.0}, 25.0),
+        ({"score": float("nan")}, 0.0),
+    ],
+)
+def test_scores_are_points_of_their_scale(digits, given, points):
+    loop = Loop(digits, "wait", images=100, evaluate=lambda model: Evaluation(**given)).run(1)
+    assert loop.gardener.history[0].accuracy == points
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "one of the two"),
+        ({"accuracy": 3.0, "score": 3.0}, "one of the two"),
+        ({"score": "x"}, "evaluate returns an Evaluation's score, a number, found str"),
+        ({"score": 1.0, "scale": 0.0}, "scale is what 100 points are, a number above 0, found 0.0"),
+        ({"score": -1.0, "higher_is_better": False}, "begins above 0, found -1.0"),
+        ({"accuracy": 130.0}, r"found 130.0; another score is Evaluation\(score=...\)"),
+    ],
+)
+def test_scores_that_cannot_be_are_refused_and_nothing_has_happened(digits, given, words):
+    loop = Loop(digits, "wait", images=100, evaluate=lambda model: Evaluation(**given))
+    with pytest.raises(ConfigError, match=words):
+        loop.run(1)
+    assert loop.gardener.epoch == 0

@@ -19,7 +19,7 @@ from esper.leyline.events import StageChanged
 from esper.leyline.reports import EpochReport
 from esper.leyline.score import rent_points
 from esper.leyline.stages import Stage
-from esper.simic.rewards import COMPONENTS, FinalScore, Mode, RewardConfig, RewardTracker
+from esper.simic.rewards import COMPONENTS, FinalScore, Mode, RewardConfig, RewardInput, RewardTracker
 from esper.simic.rewards import components as parts
 from tests.simic.plans import flat, one_step
 from tests.tamiyo.samples import anything, report, report_streams, seed
@@ -68,13 +68,15 @@ def test_every_component_is_finite_and_within_its_bounds_whatever_is_reported(
         end = final if i + 1 == len(stream) else None
         after = before if end is not None else replace(stream[i + 1], anomaly=anomaly)
         found = tracker.step(
-            before=before,
-            decision=decision if slots else WAIT,
-            refused=refused,
-            events=(KEPT,),
-            report=after,
-            control=control,
-            final=end,
+            RewardInput(
+                before=before,
+                decision=decision if slots else WAIT,
+                refused=refused,
+                events=(KEPT,),
+                report=after,
+                control=control,
+                final=end,
+            )
         )
         for name, value in found.components.items():
             low, high = limits[name]

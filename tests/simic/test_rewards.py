@@ -15,7 +15,7 @@ from esper.leyline.actions import WAIT, Decision, Op
 from esper.leyline.events import StageChanged
 from esper.leyline.reports import EpochReport
 from esper.leyline.stages import LIVE, Stage
-from esper.simic.rewards import COMPONENTS, FinalScore, Mode, RewardConfig, RewardStep, RewardTracker
+from esper.simic.rewards import COMPONENTS, FinalScore, Mode, RewardConfig, RewardInput, RewardStep, RewardTracker
 from esper.simic.rewards import components as parts
 from tests.simic.plans import flat, one_step
 from tests.tamiyo.samples import report, seed
@@ -235,9 +235,13 @@ def test_without_a_control_the_host_is_measured_against_its_start() -> None:
     held = seed(A, Stage.HOLDING, alpha=1.0, epochs_in_stage=3, contribution=4.0)
     last = report(held, epoch=25, val_accuracy=64.0)
     tracker = RewardTracker(CONFIG, (A,))
-    tracker.step(before=report(seed(A), epoch=24, val_accuracy=30.0), decision=WAIT, refused=False, events=(), report=last, control=None)
+    tracker.step(
+        RewardInput(before=report(seed(A), epoch=24, val_accuracy=30.0), decision=WAIT, refused=False, events=(), report=last, control=None)
+    )
     found = tracker.step(
-        before=last, decision=Decision(op=Op.FOSSILIZE, slot=A), refused=False, events=(KEPT,), report=last, control=None, final=final
+        RewardInput(
+            before=last, decision=Decision(op=Op.FOSSILIZE, slot=A), refused=False, events=(KEPT,), report=last, control=None, final=final
+        )
     )
     assert found.components["terminal"] == pytest.approx(2.0 * math.tanh((34.0 - 1.25 * math.log2(1.6)) / 40.0) + 0.01)
     assert found.components["progress"] == pytest.approx((0.995 - 1.0) * math.tanh(34.0 / 40.0))

@@ -61,7 +61,6 @@ def report(*seeds: SeedReport, passed: bool = True, **fields: Any) -> EpochRepor
         "interactions": {},
         "shapley": {},
         "flops": {},
-        "seconds": {},
         "germinated": 0,
         "rollbacks": 0,
     }

@@ -229,8 +229,6 @@ class EpochReport:
     """Shapley value of each seed in points, when it was asked for; else empty."""
     flops: dict[str, int]
     """Of this epoch: forward, backward, validation, counterfactual."""
-    seconds: dict[str, float]
-    """Of this epoch: train, validate. Wall clock, so never compared bit for bit."""
     germinated: int
     """Seeds germinated so far."""
     rollbacks: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import numbers
 import os
-import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -25,13 +24,13 @@ from esper.leyline.actions import Decision
 from esper.leyline.codec import from_plain, to_plain
 from esper.leyline.config import load
 from esper.leyline.errors import ConfigError, StateError
-from esper.leyline.events import Event, HostStarted, RunFinished, RunStarted
+from esper.leyline.events import Event, HostStarted, RunFinished
 from esper.leyline.reports import EpochReport
 from esper.leyline.stages import BLENDED, Stage
 from esper.nissa import BEGINNING, Hub, JsonlSink, Sink
 from esper.simic.growth.deciding import controller_for
 from esper.simic.growth.episode import Episode, decided, epoch_events
-from esper.simic.runs.work import versions
+from esper.simic.runs.work import run_started, versions
 from esper.tamiyo import Controller, Rules
 from esper.tamiyo.policy.policy_controller import PolicyController
 from esper.tolaria.storage.runs import RunFolder
@@ -167,12 +166,12 @@ class Gardener:
         self._shown = ""
         self._began = False
         """Whether the record has its beginning."""
+        self.config = GardenerConfig(
+            policy=self.controller.name, slots=model.slot_ids, epochs=epochs, max_seeds=max_seeds, classes=classes, seed=seed
+        )
         self.folder: RunFolder | None = None
         if run is not None:
-            told = GardenerConfig(
-                policy=self.controller.name, slots=model.slot_ids, epochs=epochs, max_seeds=max_seeds, classes=classes, seed=seed
-            )
-            self.folder = _folder(Path(run), told)
+            self.folder = _folder(Path(run), self.config)
         self.hub = Hub(None if self.folder is None else JsonlSink(self.folder.events), sinks)
 
     def step(self, *, train_loss: float = float("nan"), train_accuracy: float = float("nan")) -> Entry:
@@ -212,7 +211,7 @@ class Gardener:
         self._begin()
         self.hub.emit(RunFinished(outcome="finished"))
         self.hub.flush(fsync=True)
-        self.folder.finish({"command": "esper.Gardener", "versions": versions(), "history": to_plain(self.history)})
+        self.folder.finish({"command": "esper.Gardener", "versions": versions(), "history": [to_plain(entry) for entry in self.history]})
         self.close()
 
     def close(self) -> None:
@@ -237,27 +236,17 @@ class Gardener:
         self._began = True
         self.hub.restore(BEGINNING)
         network = type(self.model.host).__name__
-        self.hub.emit(
-            RunStarted(
-                command="esper.Gardener",
-                method="gardener",
-                task=network,
-                hosts=1,
-                rounds=self.epochs or 0,
-                seed=self.seed,
-                versions=versions(),
-                about={"controller": self.controller.name},
-            )
-        )
+        rounds, name = self.epochs or 0, self.controller.name
+        self.hub.emit(run_started("esper.Gardener", self.config, task=network, hosts=1, rounds=rounds, controller=name))
         self.hub.emit(
             HostStarted(
                 task=network,
                 seed=self.seed,
                 member={},
-                epochs=self.epochs or 0,
+                epochs=rounds,
                 parameters=self._start_parameters,
                 slots=self.model.slot_ids,
-                controller=self.controller.name,
+                controller=name,
             ),
             host=0,
             epoch=0,
@@ -290,7 +279,6 @@ class Gardener:
     # Measuring
 
     def _report(self, train_loss: float, train_accuracy: float) -> EpochReport:
-        started = time.perf_counter()
         model = self.model
         reference = model.reference_inputs(model.reference) if model.reference is not None and model.learning_norms() else []
         scores = {on: self._evaluate(on, reference) for on in wanted_of(model)}
@@ -312,7 +300,6 @@ class Gardener:
             start_parameters=self._start_parameters,
             parameters=self._start_parameters + sum(seed.parameters for seed in found["seeds"]),
             flops={},
-            seconds={"validate": time.perf_counter() - started},
             germinated=self.germinated,
             rollbacks=0,
         )
@@ -371,7 +358,7 @@ class Gardener:
     # Warnings, each once
 
     def _warn(self, report: EpochReport) -> None:
-        if len(self.history) == FRACTIONS and all(0.0 <= entry.accuracy <= 1.0 for entry in self.history):
+        if len(self.history) == FRACTIONS and all(entry.accuracy <= 1.0 and entry.score.endswith(" points") for entry in self.history):
             self._warn_once("every accuracy so far is at most 1.0; evaluate returns points (0 to 100), not a fraction")
         if self.germinated and self.model.reference is None and self.model.learning_norms():
             self._warn_once(

@@ -9,19 +9,16 @@ try:
 except ModuleNotFoundError as error:
     raise ConfigError('the environments need gymnasium; install it with: pip install "esper-lite[rl]"') from error
 
-ENVIRONMENTS: dict[str, tuple[str, str]] = {
-    "esper/Growth-v0": ("GrowthEnv", "GrowthVector"),
-    "esper/GrowthFlat-v0": ("GrowthFlatEnv", "GrowthFlatVector"),
-}
-"""By id: the class of one environment, and that of many in one; both are in `esper.simic.environment`."""
+ENVIRONMENTS: dict[str, dict[str, str]] = {"esper/Growth-v0": {}, "esper/GrowthFlat-v0": {"heads": "core"}}
+"""By id: the settings that make it what it is."""
 
 
 def register_environments() -> None:
     """Make the environments known to `gymnasium.make` and `gymnasium.make_vec`. A second call changes nothing."""
     home = "esper.simic.environment"
-    for name, (single, vector) in ENVIRONMENTS.items():
+    for name, settings in ENVIRONMENTS.items():
         if name not in gymnasium.registry:
-            gymnasium.register(name, entry_point=f"{home}:{single}", vector_entry_point=f"{home}:{vector}")
+            gymnasium.register(name, entry_point=f"{home}:GrowthEnv", vector_entry_point=f"{home}:GrowthVector", kwargs=settings)
 
 
 register_environments()

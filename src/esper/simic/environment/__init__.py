@@ -4,8 +4,8 @@
 from esper.simic import registration
 from esper.simic.environment.actions import ActionError, Composites, Heads
 from esper.simic.environment.hosts import growth_config
-from esper.simic.environment.single import GrowthEnv, GrowthFlatEnv
-from esper.simic.environment.vector import GrowthFlatVector, GrowthVector
+from esper.simic.environment.single import GrowthEnv
+from esper.simic.environment.vector import GrowthVector
 from esper.simic.environment.view import View
 
 register_environments = registration.register_environments
@@ -14,8 +14,6 @@ __all__ = [
     "ActionError",
     "Composites",
     "GrowthEnv",
-    "GrowthFlatEnv",
-    "GrowthFlatVector",
     "GrowthVector",
     "Heads",
     "View",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from esper.leyline.codec import to_plain
 from esper.leyline.errors import unknown
-from esper.leyline.events import AlphaRetargeted, Envelope, Event, GateChecked, Refused, RolledBack, StageChanged, to_json_line
-from esper.simic.environment.actions import Actions
+from esper.leyline.events import AlphaRetargeted, Event, GateChecked, Refused, RolledBack, StageChanged
+from esper.simic.environment.actions import Actions, Choice, Composites, Heads
 from esper.simic.environment.hosts import Hosts, growth_config
 from esper.simic.environment.stepping import Outcome
 from esper.simic.environment.view import View
@@ -27,21 +27,22 @@ class Setup:
 
     def __init__(
         self,
-        actions: Callable[[int, tuple[str, ...]], Actions],
         task: str | Sequence[str],
         seeds: Sequence[int],
+        heads: Choice | None,
         structured: bool,
         render_mode: str | None,
         settings: Mapping[str, Any],
     ) -> None:
-        """Actions: made from the most slots that a host can have, and all blueprints. Settings: see `growth_config`."""
+        """Heads: which of them are chosen in one number; None has all eight chosen apart. Settings: see `growth_config`."""
         if render_mode is not None and render_mode not in METADATA["render_modes"]:
             raise unknown("render mode", str(render_mode), METADATA["render_modes"])
         self.config = growth_config(settings)
         load_plugins(self.config.plugins)
         self.hosts = Hosts(self.config, task, seeds)
         self.view = View(self.hosts.slots, self.hosts.blueprints, structured)
-        self.actions = actions(self.hosts.slots, self.hosts.blueprints)
+        sizes = self.hosts.slots, self.hosts.blueprints
+        self.actions: Actions = Heads(*sizes) if heads is None else Composites(*sizes, heads)
 
     def start_info(self, start: Start, observation: Observation) -> dict[str, Any]:
         """What `reset` tells: the mask, and which host it is."""
@@ -61,5 +62,4 @@ class Setup:
 
 def _plain(event: Event) -> dict[str, Any]:
     """The event as it is recorded: its kind and its fields, enums by their names."""
-    line = json.loads(to_json_line(Envelope(seq=0, time=None, host=None, epoch=None, event=event)))
-    return {"kind": line["kind"], **line["data"]}
+    return {"kind": event.kind(), **to_plain(event)}

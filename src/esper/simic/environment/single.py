@@ -9,7 +9,7 @@ import gymnasium
 from gymnasium.error import ResetNeeded
 
 from esper.leyline.actions import Decision
-from esper.simic.environment.actions import Actions, BoolArray, Choice, Composites, Heads, checked
+from esper.simic.environment.actions import BoolArray, Choice, checked
 from esper.simic.environment.hosts import SEEDS
 from esper.simic.environment.setup import METADATA, Setup
 from esper.simic.environment.stepping import Stepper
@@ -20,6 +20,10 @@ from esper.tamiyo import Observation
 
 class GrowthEnv(gymnasium.Env[Any, Any]):
     """`esper/Growth-v0`: grow one host; an action is one value for each of the eight heads of a decision.
+
+    `esper/GrowthFlat-v0`: an action is the number of a whole decision, and the mask of legal ones is exact. heads: `core` chooses op, slot
+    and blueprint and leaves style, tempo and alpha at their defaults, which other libraries can learn; `full` has every decision there is,
+    a few thousand.
 
     task: a task's name, or several to draw from. seeds: the host seeds to draw from. structured: observe a dict instead of a vector.
     settings: fields of GrowthConfig, and shorter words for some of them; see `growth_config`.
@@ -35,19 +39,17 @@ class GrowthEnv(gymnasium.Env[Any, Any]):
         task: str | Sequence[str] = "digits",
         *,
         seeds: Sequence[int] = SEEDS,
+        heads: Choice | None = None,
         structured: bool = False,
         render_mode: str | None = None,
         **settings: Any,
     ) -> None:
-        self.setup = Setup(self._actions, task, seeds, structured, render_mode, settings)
+        self.setup = Setup(task, seeds, heads, structured, render_mode, settings)
         self.render_mode = render_mode
         self.observation_space = self.setup.view.space
         self.action_space = self.setup.actions.space
         self._hosts = Stepper(Growth(self.setup.config))
         self._over = True
-
-    def _actions(self, slots: int, blueprints: tuple[str, ...]) -> Actions:
-        return Heads(slots, blueprints)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin with a new host, trained for its first epoch.
@@ -94,27 +96,3 @@ class GrowthEnv(gymnasium.Env[Any, Any]):
         if not self._hosts.seen:
             raise ResetNeeded("there is no host yet; call reset() first")
         return self._hosts.seen[0]
-
-
-class GrowthFlatEnv(GrowthEnv):
-    """`esper/GrowthFlat-v0`: grow one host; an action is the number of a whole decision, and the mask of legal ones is exact.
-
-    heads: `core` chooses op, slot and blueprint and leaves style, tempo and alpha at their defaults, which other libraries can learn;
-    `full` has every decision there is, a few thousand. The rest is as in GrowthEnv.
-    """
-
-    def __init__(
-        self,
-        task: str | Sequence[str] = "digits",
-        *,
-        heads: Choice = "core",
-        seeds: Sequence[int] = SEEDS,
-        structured: bool = False,
-        render_mode: str | None = None,
-        **settings: Any,
-    ) -> None:
-        self._heads: Choice = heads
-        super().__init__(task, seeds=seeds, structured=structured, render_mode=render_mode, **settings)
-
-    def _actions(self, slots: int, blueprints: tuple[str, ...]) -> Actions:
-        return Composites(slots, blueprints, self._heads)

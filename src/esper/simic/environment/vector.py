@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from numpy.typing import NDArray
 
 from esper.leyline.errors import ConfigError
-from esper.simic.environment.actions import Actions, BoolArray, Choice, Composites, Heads, checked
+from esper.simic.environment.actions import BoolArray, Choice, checked
 from esper.simic.environment.hosts import SEEDS
 from esper.simic.environment.setup import METADATA, Setup
 from esper.simic.environment.stepping import Stepper
@@ -27,7 +27,7 @@ Steps = tuple[Any, NDArray[np.float64], BoolArray, BoolArray, dict[str, Any]]
 
 
 class GrowthVector(VectorEnv[Any, Any, Any]):
-    """`esper/Growth-v0` for `gymnasium.make_vec`: each step trains an epoch of every host. The numbers are those of single environments.
+    """Both environments for `gymnasium.make_vec`: each step trains an epoch of every host. The numbers are those of single environments.
 
     num_envs: hosts side by side. workers: processes to train them in; 0 trains them in this one. The rest is as in GrowthEnv.
 
@@ -43,6 +43,7 @@ class GrowthVector(VectorEnv[Any, Any, Any]):
         task: str | Sequence[str] = "digits",
         *,
         seeds: Sequence[int] = SEEDS,
+        heads: Choice | None = None,
         structured: bool = False,
         render_mode: str | None = None,
         workers: int = 0,
@@ -51,16 +52,13 @@ class GrowthVector(VectorEnv[Any, Any, Any]):
         for name, value, least in (("num_envs", num_envs, 1), ("workers", workers, 0)):
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ConfigError(f"{name} is {value!r}; expected an integer of at least {least}")
-        self.setup = Setup(self._actions, task, seeds, structured, render_mode, settings)
+        self.setup = Setup(task, seeds, heads, structured, render_mode, settings)
         self.num_envs, self.render_mode = num_envs, render_mode
         self.single_observation_space, self.single_action_space = self.setup.view.space, self.setup.actions.space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._hosts = Stepper(environment(self.setup.config, min(workers, num_envs)))
         self._random: list[np.random.Generator | None] = [None] * num_envs
-
-    def _actions(self, slots: int, blueprints: tuple[str, ...]) -> Actions:
-        return Heads(slots, blueprints)
 
     def reset(self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin with new hosts. seed: of the first; the others have the numbers after it. Or one for each. options: as in GrowthEnv."""
@@ -128,14 +126,3 @@ class GrowthVector(VectorEnv[Any, Any, Any]):
         if not self._hosts.seen:
             raise ResetNeeded("there are no hosts yet; call reset() first")
         return [self._hosts.seen[place] for place in range(self.num_envs)]
-
-
-class GrowthFlatVector(GrowthVector):
-    """`esper/GrowthFlat-v0` for `gymnasium.make_vec`: as GrowthVector, with the actions of GrowthFlatEnv."""
-
-    def __init__(self, num_envs: int = 1, task: str | Sequence[str] = "digits", *, heads: Choice = "core", **settings: Any) -> None:
-        self._heads: Choice = heads
-        super().__init__(num_envs, task, **settings)
-
-    def _actions(self, slots: int, blueprints: tuple[str, ...]) -> Actions:
-        return Composites(slots, blueprints, self._heads)

@@ -13,7 +13,7 @@ from esper.leyline.errors import CheckpointError
 from esper.leyline.events import Event, HostFinished, HostStarted
 from esper.leyline.reports import EpochReport
 from esper.simic.growth.episode import Episode, Step
-from esper.simic.rewards import FinalScore, RewardConfig, RewardStep, RewardTracker, Twin
+from esper.simic.rewards import FinalScore, RewardConfig, RewardInput, RewardStep, RewardTracker, Twin
 from esper.tamiyo import Observation, Rules
 from esper.tolaria.data import FinalEvaluation
 from esper.tolaria.training.host import Host
@@ -157,13 +157,15 @@ class HostRun:
         assert self._pending is not None
         before, step = self._pending.before, self._pending.step
         reward = self.rewards.step(
-            before=before,
-            decision=step.decision,
-            refused=bool(step.refused),
-            events=step.events,
-            report=report,
-            control=self._control(),
-            final=final,
+            RewardInput(
+                before=before,
+                decision=step.decision,
+                refused=bool(step.refused),
+                events=step.events,
+                report=report,
+                control=self._control(),
+                final=final,
+            )
         )
         self._reward += reward.total
         self._components.update(reward.components)

@@ -116,7 +116,7 @@ class RewardInput:
     """That of the epoch trained after the decision; after the last epoch, the one before once more."""
     control: Twin | None
     """The twin that only waits, with values up to `report.epoch` at least; None in a run without."""
-    final: FinalScore | None
+    final: FinalScore | None = None
     """After the last epoch, what the harvested network scores; else None."""
 
 

@@ -8,10 +8,12 @@ once it has been carried out.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from esper.leyline.actions import Decision, Op
+from esper.leyline.codec import from_plain, to_plain
 from esper.leyline.errors import ConfigError, StateError
 from esper.leyline.events import Event, StageChanged
 from esper.leyline.reports import EpochReport, SeedReport
@@ -25,83 +27,65 @@ Levels = dict[str, float]
 """How things stand, by component: progress, attribution, pbrs, rent."""
 
 
+@dataclass(slots=True, kw_only=True)
+class Memory:
+    """What no single report holds."""
+
+    slots: tuple[str, ...]
+    start: float | None = None
+    """Points at the first report: the reference when there is no control."""
+    origins: dict[str, float] = field(default_factory=dict)
+    """The lead at each present seed's germination, in points."""
+    held: dict[str, int] = field(default_factory=dict)
+    """Epochs that each present seed has been in HOLDING, whatever it did in between."""
+    pruned: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """The last seed that was pruned in a slot: its blueprint, and the epoch."""
+    holding_paid: float = 0.0
+
+
 class RewardTracker:
-    """Rewards one host. Remembers what no single report holds: where each seed started, how long it has been held, what was pruned."""
+    """Rewards one host, and remembers what that takes."""
 
     def __init__(self, config: RewardConfig, slots: tuple[str, ...]) -> None:
         self.config, self.slots = config, slots
         for name in config.extra:
             REWARD_COMPONENTS.find(name)
-        self._start: float | None = None
-        """Points at the first report: the reference when there is no control."""
-        self._origins: dict[str, float] = {}
-        """The lead at each present seed's germination, in points."""
-        self._held: dict[str, int] = {}
-        """Epochs that each present seed has been in HOLDING, whatever it did in between."""
-        self._pruned: dict[str, tuple[str, int]] = {}
-        """The last seed that was pruned in a slot: its blueprint, and the epoch."""
-        self._holding_paid = 0.0
+        self.memory = Memory(slots=slots)
 
-    def step(
-        self,
-        *,
-        before: EpochReport,
-        decision: Decision,
-        refused: bool,
-        events: Sequence[Event],
-        report: EpochReport,
-        control: Twin | None,
-        final: FinalScore | None = None,
-    ) -> RewardStep:
-        """The reward for a decision; the arguments are those of `RewardInput`."""
+    def step(self, given: RewardInput) -> RewardStep:
+        """The reward for a decision."""
+        before, decision, report, control, final = given.before, given.decision, given.report, given.control, given.final
         self._check(before, report, control, final)
-        if self._start is None:
-            self._start = self._points(before.val_accuracy, before.val_loss, before.classes)
+        if self.memory.start is None:
+            self.memory.start = self._points(before.val_accuracy, before.val_loss, before.classes)
         lead = self._lead(before, control)
         for seed in before.seeds:
             if seed.stage in OCCUPIED:
-                self._origins.setdefault(seed.slot, lead)
+                self.memory.origins.setdefault(seed.slot, lead)
         old = self._levels(before, control)
-        cost = self._act_cost(before, decision, refused, lead)
+        cost = self._act_cost(before, decision, given.refused, lead)
         if final is None:
             cost += self._epoch_cost(before, decision, report)
             self._follow(report, lead)
             new, terminal = self._levels(report, control), 0.0
         else:
-            new, terminal = self._end(report, events, control, final)
+            new, terminal = self._end(report, given.events, control, final)
         values = {name: parts.change(old[name], new[name], self.config.gamma) for name in new}
         values |= {"costs": 0.0 - cost, "terminal": terminal}
         chosen = {name: values[name] for name in COMPONENTS[self.config.mode]}
-        given = RewardInput(
-            before=before, decision=decision, refused=refused, events=tuple(events), report=report, control=control, final=final
-        )
         chosen |= {name: weight * component_value(name, given) for name, weight in self.config.extra.items()}
         return RewardStep(total=math.fsum(chosen.values()), components=chosen)
 
     def state(self) -> dict[str, Any]:
         """Everything remembered, in plain containers that JSON can hold."""
-        return {
-            "slots": list(self.slots),
-            "start": self._start,
-            "origins": dict(self._origins),
-            "held": dict(self._held),
-            "pruned": {slot: list(pair) for slot, pair in self._pruned.items()},
-            "holding_paid": self._holding_paid,
-        }
+        return to_plain(self.memory)
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, exactly."""
-        try:
-            if state["slots"] != list(self.slots):
-                raise StateError(f"the saved rewards are of slots {', '.join(state['slots'])}; this host has {', '.join(self.slots)}")
-            start = None if state["start"] is None else float(state["start"])
-            origins = {str(slot): float(lead) for slot, lead in state["origins"].items()}
-            held = {str(slot): int(epochs) for slot, epochs in state["held"].items()}
-            pruned = {str(slot): (str(blueprint), int(epoch)) for slot, (blueprint, epoch) in state["pruned"].items()}
-            paid = float(state["holding_paid"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StateError(f"saved rewards cannot be read ({type(error).__name__}: {error})") from error
-        self._start, self._origins, self._held, self._pruned, self._holding_paid = start, origins, held, pruned, paid
+    def load_state(self, state: object) -> None:
+        """Go on from a saved state, exactly. Raises StateError for one that cannot be, or is of another host."""
+        memory = from_plain(Memory, state)
+        if memory.slots != self.slots:
+            raise StateError(f"the saved rewards are of slots {', '.join(memory.slots)}; this host has {', '.join(self.slots)}")
+        self.memory = memory
 
     def _check(self, before: EpochReport, report: EpochReport, control: Twin | None, final: FinalScore | None) -> None:
         for each in (before, report):
@@ -124,8 +108,8 @@ class RewardTracker:
     def _reference(self, report: EpochReport, control: Twin | None) -> float:
         """What the host is measured against, in points: its control at the same epoch, or itself at the start."""
         if control is None:
-            assert self._start is not None
-            return self._start
+            assert self.memory.start is not None
+            return self.memory.start
         index = report.epoch - 1
         return self._points(control.accuracy[index], control.loss[index], report.classes)
 
@@ -173,16 +157,16 @@ class RewardTracker:
     def _credit(self, seed: SeedReport, lead: float) -> float:
         if seed.stage not in BLENDED:
             return 0.0
-        return parts.slot_credit(seed.contribution, lead - self._origins[seed.slot], lead)
+        return parts.slot_credit(seed.contribution, lead - self.memory.origins[seed.slot], lead)
 
     def _follow(self, report: EpochReport, lead: float) -> None:
         """Remember where new seeds start and for how long seeds are held; forget those that are gone. `lead`: before the epoch."""
         for seed in report.seeds:
             if seed.stage in OCCUPIED:
-                self._origins.setdefault(seed.slot, lead)
+                self.memory.origins.setdefault(seed.slot, lead)
             else:
-                self._origins.pop(seed.slot, None)
-                self._held.pop(seed.slot, None)
+                self.memory.origins.pop(seed.slot, None)
+                self.memory.held.pop(seed.slot, None)
 
     # Costs
 
@@ -192,8 +176,8 @@ class RewardTracker:
             return cost
         if decision.op is Op.PRUNE:
             cost += self._prune_cost(before, decision.slot, lead)
-        elif decision.op is Op.GERMINATE and decision.slot in self._pruned:
-            blueprint, epoch = self._pruned[decision.slot]
+        elif decision.op is Op.GERMINATE and decision.slot in self.memory.pruned:
+            blueprint, epoch = self.memory.pruned[decision.slot]
             if blueprint == decision.blueprint:
                 cost += parts.again_cost(before.epoch - epoch, self.config)
         return cost
@@ -205,7 +189,7 @@ class RewardTracker:
 
     def _prune_cost(self, before: EpochReport, slot: str, lead: float) -> float:
         seed = before.seeds[self.slots.index(slot)]
-        self._pruned[slot] = (seed.blueprint, before.epoch)
+        self.memory.pruned[slot] = (seed.blueprint, before.epoch)
         rent = self._rent(before, before.seeds) - self._rent(before, [other for other in before.seeds if other.slot != slot])
         worth = seed.contribution if seed.stage in BLENDED else seed.trial_contribution
         helpful = parts.helpful_prune_cost(self._credit(seed, lead), rent, self.config)
@@ -214,7 +198,7 @@ class RewardTracker:
     def _holding_cost(self, report: EpochReport) -> float:
         holding = [seed.slot for seed in report.seeds if seed.stage is Stage.HOLDING]
         for slot in holding:
-            self._held[slot] = self._held.get(slot, 0) + 1
-        cost = parts.holding_cost([self._held[slot] for slot in holding], self._holding_paid, self.config)
-        self._holding_paid += cost
+            self.memory.held[slot] = self.memory.held.get(slot, 0) + 1
+        cost = parts.holding_cost([self.memory.held[slot] for slot in holding], self.memory.holding_paid, self.config)
+        self.memory.holding_paid += cost
         return cost

@@ -10,7 +10,6 @@ from typing import Any
 
 from esper.leyline.config import to_toml
 from esper.leyline.errors import CheckpointError
-from esper.leyline.events import RunStarted
 from esper.nissa import Hub
 from esper.simic.growth.config import ControllerRunConfig
 from esper.simic.growth.deciding import controller_for, is_policy_file
@@ -19,7 +18,7 @@ from esper.simic.growth.play import ControllerDecider, Play, Progress
 from esper.simic.growth.recording import FOLDER, EpisodeRecorder
 from esper.simic.plugins import plugin_hashes
 from esper.simic.runs.paired import paired_difference
-from esper.simic.runs.work import versions
+from esper.simic.runs.work import run_started, versions
 from esper.tamiyo import make as make_controller
 from esper.tolaria.tasks import get as get_task
 
@@ -67,23 +66,9 @@ class ControllerRun:
 
     def begin(self) -> None:
         """Tell what begins."""
-        config = self.config
-        self.hub.emit(
-            RunStarted(
-                command=self.command,
-                method=config.kind,
-                task=config.task,
-                hosts=config.hosts,
-                rounds=self.rounds,
-                seed=config.seed,
-                versions=versions(),
-                about={
-                    "controller": self.decider.controllers[0].name,
-                    "twins": len(self.play.started) - config.hosts,
-                    "round": self.round,
-                },
-            )
-        )
+        config, name = self.config, self.decider.controllers[0].name
+        about: dict[str, int | str] = {"controller": name, "twins": len(self.play.started) - config.hosts, "round": self.round}
+        self.hub.emit(run_started(self.command, config, task=config.task, hosts=config.hosts, rounds=self.rounds, **about))
         self.play.announce()
 
     def run_round(self, progress: Progress | None = None) -> None:

@@ -12,14 +12,14 @@ import torch
 from esper.leyline.actions import Op
 from esper.leyline.config import to_toml
 from esper.leyline.errors import CheckpointError, LearningError
-from esper.leyline.events import PolicyUpdated, RunStarted
+from esper.leyline.events import PolicyUpdated
 from esper.nissa import Hub
 from esper.simic.growth.play import Progress
 from esper.simic.learning.dataset import read_dataset, split
 from esper.simic.learning.imitation import BehaviourCloning, agreement
 from esper.simic.learning.offline import ImplicitQLearning
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
-from esper.simic.runs.work import versions
+from esper.simic.runs.work import run_started, versions
 from esper.tamiyo.policy.network import PolicyConfig
 from esper.tamiyo.policy.policy import Policy
 from esper.tamiyo.policy.policy_file import POLICY_FILE, save_policy
@@ -90,16 +90,9 @@ class OfflineRun:
 
     def begin(self) -> None:
         """Record the start of a new run."""
-        started = RunStarted(
-            command=self.command,
-            method=self.config.kind,
-            task=",".join(sorted({task for task, _, _ in (*self.dataset.sources, *self.held_out.sources)})),
-            hosts=len(self.dataset) + len(self.held_out),
-            rounds=self.config.epochs,
-            seed=self.config.seed,
-            versions=versions(),
-            about={"held_out": len(self.held_out), "round": self.round},
-        )
+        tasks = sorted({task for task, _, _ in (*self.dataset.sources, *self.held_out.sources)})
+        hosts, about = len(self.dataset) + len(self.held_out), {"held_out": len(self.held_out), "round": self.round}
+        started = run_started(self.command, self.config, task=",".join(tasks), hosts=hosts, rounds=self.config.epochs, **about)
         self.hub.emit(started)
 
     def run_round(self, progress: Progress | None = None) -> None:

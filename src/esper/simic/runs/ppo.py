@@ -14,7 +14,7 @@ from esper.kasmina.blueprints import names
 from esper.leyline.actions import Op
 from esper.leyline.config import to_toml
 from esper.leyline.errors import CheckpointError, ConfigError
-from esper.leyline.events import ArmExamined, HostFinished, PolicyUpdated, RunStarted
+from esper.leyline.events import ArmExamined, HostFinished, PolicyUpdated
 from esper.leyline.reports import Topology
 from esper.leyline.score import score
 from esper.nissa import Hub
@@ -29,7 +29,7 @@ from esper.simic.learning.rollout import Rollout, RolloutBuffer
 from esper.simic.plugins import load_plugins, plugin_hashes
 from esper.simic.runs.paired import paired_difference
 from esper.simic.runs.ppo_config import PPORunConfig
-from esper.simic.runs.work import versions
+from esper.simic.runs.work import run_started, versions
 from esper.tamiyo import blueprint_names, make
 from esper.tamiyo.policy.heads import Exploration
 from esper.tamiyo.policy.network import PolicyConfig
@@ -145,16 +145,8 @@ class PPORun:
         """Tell what begins, and what was learned so far."""
         config = self.config
         about = {"workers": config.workers, "rollout_bytes": self.buffer.nbytes, "examined": config.examined, "arms": len(self.ARMS)}
-        started = RunStarted(
-            command=self.command,
-            method=config.kind,
-            task=",".join(config.task),
-            hosts=config.hosts,
-            rounds=config.rounds,
-            seed=config.seed,
-            versions=versions(),
-            about={"controller": "policy", "round": self.round, **about},
-        )
+        task = ",".join(config.task)
+        started = run_started(self.command, config, task=task, hosts=config.hosts, rounds=config.rounds, round=self.round, **about)
         self.hub.emit(started)
         for number, figures in enumerate(self.history, start=1):
             self.hub.emit(PolicyUpdated(update=number, metrics=figures))

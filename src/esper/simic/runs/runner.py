@@ -6,7 +6,6 @@ import os
 import shlex
 import signal
 import threading
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
@@ -14,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from esper.leyline.config import load, replace_fields
+from esper.leyline.config import load, read_toml, replace_fields
 from esper.leyline.errors import ConfigError, EsperError, RunError
 from esper.leyline.events import Note, RoundFinished, RunFinished
 from esper.leyline.files import remove_unfinished
@@ -130,12 +129,9 @@ def _with_settings(config: Config, settings: Mapping[str, object]) -> Config:
 def read_config(path: Path) -> Config:
     """The config of a run, of the kind that it says it is."""
     kinds: dict[str, type[Config]] = {"run": ControllerRunConfig, "learn": PPORunConfig, "bc": BCConfig, "iql": IQLConfig}
-    try:
-        kind = tomllib.loads(path.read_text(encoding="utf-8"))["kind"]
-    except KeyError:
-        kind = None
-    except (OSError, ValueError):
-        kind = "run"  # `load` says what is wrong with the file
+    kind = read_toml(path).get("kind")
+    if kind == "gardener":
+        raise RunError(f"{path.parent} was recorded by a Gardener; it goes on in the training loop that it is part of")
     if not isinstance(kind, str) or kind not in kinds:
         expected = ", ".join(f'"{name}"' for name in kinds)
         raise RunError(f"{path} does not say what kind of run it is; expected a kind that is one of {expected}")

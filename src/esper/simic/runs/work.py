@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 import esper
+from esper.leyline.events import RunStarted
 from esper.simic.growth.play import Progress
 
 
@@ -56,6 +57,13 @@ class Work(Protocol):
     def close(self) -> None:
         """Let go of data and processes."""
         ...
+
+
+def run_started(command: str, config: Any, *, task: str, hosts: int, rounds: int, **about: float | int | str) -> RunStarted:
+    """What every run tells at its start; `about` is what else a person wants to know."""
+    return RunStarted(
+        command=command, method=config.kind, task=task, hosts=hosts, rounds=rounds, seed=config.seed, versions=versions(), about=about
+    )
 
 
 def versions() -> dict[str, str]:

@@ -6,7 +6,6 @@ for many hosts at once; it reads what came out of the device once for all of the
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -30,14 +29,11 @@ class SerialEngine:
         """Train each host for one epoch and report, in order; `progress` is told how many are done."""
         reports = []
         for done, host in enumerate(hosts, start=1):
-            started = time.perf_counter()
             plan = host.begin_epoch()
             sums = host.train(plan)
-            trained = time.perf_counter()
             evaluated = host.evaluate()
             *values, figures = read_all([sums, *evaluated.tensors(), host.model.figures()])
-            seconds = {"train": trained - started, "validate": time.perf_counter() - trained}
-            reports.append(host.conclude(plan, evaluated, *values, figures=figures.tolist(), seconds=seconds))
+            reports.append(host.conclude(plan, evaluated, *values, figures=figures.tolist()))
             if progress is not None:
                 progress(done)
         return reports

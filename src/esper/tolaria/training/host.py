@@ -129,9 +129,7 @@ class Host:
     def _evaluate(self, split: Split, wanted: list[Configuration], run: Any, reference: list[Tensor]) -> Evaluated:
         return evaluate(self.model, run, self.task, split, self.data.classes, self.config.eval_batch, wanted, reference)
 
-    def conclude(
-        self, plan: EpochPlan, evaluated: Evaluated, sums: Array, *values: Array, figures: Sequence[float], seconds: dict[str, float]
-    ) -> EpochReport:
+    def conclude(self, plan: EpochPlan, evaluated: Evaluated, sums: Array, *values: Array, figures: Sequence[float]) -> EpochReport:
         """The end of an epoch: the governor judges, and the report says how it went.
 
         sums: what `train` returned. values: what `evaluated` holds. figures: the model's. All have been read from the device, together, by
@@ -172,7 +170,6 @@ class Host:
             start_parameters=self.start_parameters,
             parameters=self.start_parameters + sum(seed.parameters for seed in found["seeds"]),
             flops=flops,
-            seconds=seconds,
             germinated=self.germinated,
             rollbacks=self.rollbacks,
             anomaly=anomaly,
