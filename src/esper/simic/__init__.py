@@ -1,1 +1,1 @@
-"""The school: environment, rewards, rollouts, PPO, imitation and offline learning of growth policies."""
+"""The school: where body, hands and mind meet. Episodes, the Gardener, runs, environments, rewards, and policies that learn."""

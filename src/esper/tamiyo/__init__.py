@@ -1,4 +1,4 @@
-"""The mind: signals, masks, the heuristic and the other controllers that decide what grows."""
+"""The mind: what is seen of a host, what may be decided, and who decides: controllers by rule, and the policy that learns."""
 
 from esper.tamiyo.controllers.baselines import FixedConfig, RandomConfig
 from esper.tamiyo.controllers.controller import CONTROLLERS, Controller, State, make, register

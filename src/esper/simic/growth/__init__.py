@@ -1,1 +1,1 @@
-"""The environment of hosts: episodes under any controller, their twins, and what is recorded of them."""
+"""Hosts as one environment: an epoch of all, a decision for each, its reward, their twins, worker processes, and what is recorded."""

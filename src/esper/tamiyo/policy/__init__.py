@@ -1,1 +1,1 @@
-"""The learned controller: its network, its distribution over decisions, and its file."""
+"""The controller that learns: its network, its distribution over decisions, the prior it is kept near, and its file."""

@@ -1,1 +1,1 @@
-"""What lies on the disk: run folders and checkpoints."""
+"""What lies on the disk of a run: its folder, with a lock and a config, and its checkpoints, whole or not there."""

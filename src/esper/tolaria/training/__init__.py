@@ -1,1 +1,1 @@
-"""Training hosts: one epoch of one host, engines for many, validation and attribution, the governor that guards them."""
+"""Training hosts: one epoch of one host, engines that train many, validation with counterfactuals, and the governor that guards them."""
