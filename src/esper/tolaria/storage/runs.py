@@ -108,7 +108,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path, extend: bool = False) -> Self:
-        """Go on with a run that was interrupted, or that has not begun; with `extend`, also a finished one, which it then no longer is.
+        """Go on with a run that was interrupted, or that has not begun; with `extend`, also a finished one.
 
         Raises RunError for anything else.
         """
@@ -117,9 +117,7 @@ class RunFolder:
             lock = _lock(path)
         except OSError as error:
             raise RunError(f"the run folder {path} cannot be opened: {error.strerror}") from error
-        if extend:
-            (path / _SUMMARY).unlink(missing_ok=True)
-        elif (path / _SUMMARY).exists():
+        if (path / _SUMMARY).exists() and not extend:
             os.close(lock)
             raise RunError(f"the run {path} is finished: there is nothing to resume")
         remove_unfinished(path)
@@ -131,8 +129,9 @@ class RunFolder:
         return self.path / _CONFIG
 
     def change_config(self, config: DataclassInstance) -> None:
-        """Write another config in place of the run's, whole or not at all."""
+        """Write another config in place of the run's, whole or not at all. A finished run is then one that goes on."""
         self._replace(_CONFIG, configs.to_toml(config).encode(), "config")
+        (self.path / _SUMMARY).unlink(missing_ok=True)
 
     @property
     def events(self) -> Path:
@@ -165,8 +164,8 @@ class RunFolder:
             raise RunError(f"the {what} of the run cannot be written: {reason}") from error
 
     def withdraw(self) -> None:
-        """Remove the run if nothing has happened in it yet; one that has begun stays as it is, and so does whatever is not ours."""
-        if _progress(self.path) != "new":
+        """Remove the run if there is nothing in it to go on from; one with a checkpoint stays, and so does whatever is not ours."""
+        if (self.path / _SUMMARY).exists() or (self.checkpoints.is_dir() and any(self.checkpoints.iterdir())):
             return
         for name in (_MARKER, _CONFIG, _EVENTS, _LOG, _LOCK):
             (self.path / name).unlink(missing_ok=True)
