@@ -17,6 +17,10 @@ AFTERWARDS = """
 assert any(entry.decision.op.name == "GERMINATE" for entry in whole["gardener"].history)
 assert model.report("1").blueprint == "wide_conv"
 assert validate(plain) >= 80.0, validate(plain)
+assert str(tending.history[-1]).startswith("epoch 5: ")
+assert str(fitting.history[-1]).count(" RMSE, ") == 1
+assert fitting.history[-1].parameters > fitting.history[0].parameters, "a seed that was kept"
+assert (Path("runs/mine") / "summary.json").is_file()
 """
 """What the page says has happened."""
 
@@ -31,8 +35,9 @@ def test_every_block_runs_in_order(tmp_path):
     assert "FOSSILIZE" in done.stdout
 
 
-@pytest.mark.parametrize("page", ["guide.md", "bring-your-own.md"])
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in sorted(GUIDE.parent.glob("*.md")))])
 def test_every_link_leads_to_a_page(page):
-    linked = re.findall(r"\]\(([^)#]+)", (GUIDE.parent / page).read_text(encoding="utf-8"))
-    assert linked
-    assert [page for page in linked if not (GUIDE.parent / page).is_file()] == []
+    path = GUIDE.parent.parent / page
+    linked = [link for link in re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8")) if not link.startswith("https://")]
+    assert linked or page == "docs/results.md"
+    assert [link for link in linked if not (path.parent / link).is_file()] == []
