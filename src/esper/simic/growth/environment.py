@@ -146,7 +146,7 @@ class Growth:
             twin.twin = twin
         while running := {place: twin for place, twin in twins.items() if twin.result is None}:
             self._act(twins, dict.fromkeys(self._train(running), WAIT), test=False)
-        return [twin.course() for twin in twins.values()]
+        return [twin.as_twin() for twin in twins.values()]
 
     def close(self) -> None:
         """Let go of hosts and data."""

@@ -43,7 +43,7 @@ def harvest_of_run(path: Path, host: int | None = None) -> tuple[nn.Module, Tens
     state = checkpoint.state["work"]
     hosts = state["hosts"][: config.hosts]
     if host is None:
-        host = max(range(len(hosts)), key=lambda i: hosts[i]["result"]["val_accuracy"] if hosts[i]["result"] else -1.0)
+        host = max(range(len(hosts)), key=lambda i: hosts[i]["course"]["result"]["val_accuracy"] if hosts[i]["course"]["result"] else -1.0)
     if not 0 <= host < len(hosts):
         raise ConfigError(f"the run {path} has the hosts 0 to {len(hosts) - 1}, found {host}")
     load_plugins(config.plugins)
