@@ -192,13 +192,13 @@ def test_standard_errors_say_how_far_measurements_are_off_on_other_samples() -> 
         order = torch.randperm(360, generator=torch.Generator().manual_seed(draw))
         parts = []
         for index in order.chunk(2):
-            host.data._splits = (data().train, replace(val, x=val.x[index], y=val.y[index]), lambda: val)
+            host.data.val = replace(val, x=val.x[index], y=val.y[index])
             found = looked(host)
             seed = host.model.report(slot)
             assert seed.contribution_error is not None
             assert found.val_error is not None
             parts.append((seed.contribution, seed.contribution_error, found.val_accuracy, found.val_error))
-        host.data._splits = (data().train, val, lambda: val)
+        host.data.val = val
         (a, ea, la, ela), (b, eb, lb, elb) = parts
         ratios["contribution"].append((a - b) ** 2 / (ea**2 + eb**2))
         ratios["level"].append((la - lb) ** 2 / (ela**2 + elb**2))
