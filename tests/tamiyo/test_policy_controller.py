@@ -76,7 +76,7 @@ def test_a_policy_whose_probabilities_are_no_numbers_is_refused_in_a_sentence():
     _, steps = play(controller, WORLD, random_seed=1)
     with torch.no_grad():
         controller.policy.heads.op.weight.fill_(3e38)
-    with pytest.raises(LearningError, match="a probability that is not a number: its weights have grown too large; train it again"):
+    with pytest.raises(LearningError, match="a probability that is not a number: its weights are too large; train it again"):
         controller.decide(steps[0].observation, controller.start(0))
 
 

@@ -20,7 +20,7 @@ from esper.kasmina.attach.probe import evaluating, untouched
 from esper.kasmina.blending import Gating
 from esper.kasmina.gates import NEXT_GATE, judge
 from esper.kasmina.seed_state import SeedState
-from esper.kasmina.slot import Slot
+from esper.kasmina.slot import Slot, random_stream
 from esper.leyline.actions import Curve, Style
 from esper.leyline.errors import BlueprintError, ConfigError, GateError, TransitionError, unknown
 from esper.leyline.events import AlphaRetargeted, Event, GateChecked, StageChanged
@@ -77,7 +77,8 @@ def set_alpha_target(slot: Slot, target: float, *, speed: int, curve: Curve, sty
     ramp = Ramp(start=state.alpha, target=target, epochs=speed, curve=_member(Curve, curve))
     gating = slot.gating if style is Style.GATED else None
     if style is Style.GATED and gating is None:
-        gating = slot.build_gating(_stream(stream, slot.id, -state.germinations))
+        with random_stream(_stream(stream, slot.id, -state.germinations)):
+            gating = slot.build_gating()
     return _send_alpha(slot, ramp, "set_alpha_target", gating, style=style)
 
 
@@ -111,7 +112,8 @@ def tick(slot: Slot, *, report: Report, gates: GateConfig, config: LifecycleConf
     elif state.stage is Stage.EMBARGOED and state.epochs_in_stage >= config.embargo_epochs:
         events.append(_enter(slot, state.enter(slot.id, Stage.RESETTING), "tick"))
     elif state.stage is Stage.RESETTING and state.epochs_in_stage >= config.reset_epochs:
-        events.append(_enter(slot, state.emptied(), "tick"))
+        # An empty slot remembers only how many seeds there have been.
+        events.append(_enter(slot, SeedState(previous_stage=state.stage, germinations=state.germinations), "tick"))
     elif state.stage is Stage.GERMINATED and config.auto_advance:
         events += _try_advance(slot, report, gates)
     elif state.ramp is not None and state.stage is Stage.BLENDING:

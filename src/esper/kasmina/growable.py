@@ -14,21 +14,12 @@ from torch import Tensor, nn, optim
 from torch.utils import _pytree as pytree
 
 from esper.kasmina import commands
-from esper.kasmina.attach.probe import Example, check_parameters, probe, untouched
+from esper.kasmina.attach.probe import Example, check_parameters, modes_kept, probe, untouched
 from esper.kasmina.gates import NEXT_GATE, judge
 from esper.kasmina.gradients import SUMS, GradientMeter, Scale, gradient_stats
 from esper.kasmina.harvest import harvest
-from esper.kasmina.norms import (
-    HARVEST_SAMPLES,
-    REFERENCE_SAMPLES,
-    Norm,
-    check_loader,
-    norms_in_eval,
-    recalibrated,
-    reference_batches,
-    tracked_norms,
-)
-from esper.kasmina.optimizer_groups import Follower, parameter_groups
+from esper.kasmina.norms import HARVEST_SAMPLES, REFERENCE_SAMPLES, Norm, check_loader, recalibrated, reference_batches, tracked_norms
+from esper.kasmina.optimizer_groups import SLOT_KEY, Follower
 from esper.kasmina.slot import FIGURES, Form, Slot, Slots, shown_as
 from esper.kasmina.state import check_state
 from esper.leyline.actions import Curve, Decision, Op, Style
@@ -312,8 +303,9 @@ class Growable(nn.Module):
             before.leave()
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Groups to build an optimiser from: the host's, and one for each slot."""
-        return parameter_groups(self.host, self.slots.values())
+        """Groups to build an optimiser from: the host's, and one for each slot, empty while it has no seed."""
+        seeds = [{"params": slot.seed_parameters(), SLOT_KEY: slot.id} for slot in self.slots.values()]
+        return [{"params": [p for p in self.host.parameters() if p.requires_grad]}, *seeds]
 
     def measure_gradients(self) -> None:
         """Add the present gradients to the statistics. An optimiser that follows does it at each step while a seed is alive;
@@ -348,7 +340,9 @@ class Growable(nn.Module):
         training = [slot for slot in self.slots.values() if slot.state.stage is Stage.TRAINING]
         if not training:
             return None
-        with untouched(self.host), norms_in_eval(self.host), self.trial(*(slot.id for slot in training)):
+        with untouched(self.host), modes_kept(self.host), self.trial(*(slot.id for slot in training)):
+            for norm in tracked_norms(self.host):
+                norm.training = False
             loss = closure()
             parameters = [p for slot in training for p in slot.seed_parameters() if p.requires_grad]
             # Inside, because a host that recomputes its activations runs its forward pass again here.

@@ -6,7 +6,7 @@ Groups made up front are what keeps learning-rate schedulers working: they count
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -132,11 +132,3 @@ def _neighbour(groups: list[dict[str, Any]], host: nn.Module, slot: Slot) -> dic
             if any(id(p) in nearby for p in group["params"]):
                 return group
     return groups[0]
-
-
-def parameter_groups(host: nn.Module, slots: Iterable[Slot]) -> list[dict[str, Any]]:
-    """Groups to build an optimiser from: the host's parameters, then one group for each slot, empty while it has no seed."""
-    return [
-        {"params": [p for p in host.parameters() if p.requires_grad]},
-        *({"params": slot.seed_parameters(), SLOT_KEY: slot.id} for slot in slots),
-    ]

@@ -157,14 +157,10 @@ class Slot(nn.Module):
             except Exception as error:
                 what = f"blueprint {blueprint!r} cannot be built for slot {self.id!r}, {self.place.shape}"
                 raise BlueprintError(f"{what}: {type(error).__name__}: {error}") from error
-            return self._place(seed), self._new_gating() if style is Style.GATED else None
+            return self._place(seed), self.build_gating() if style is Style.GATED else None
 
-    def build_gating(self, stream: int) -> Gating:
-        """A new gate for a seed that becomes GATED later."""
-        with random_stream(stream):
-            return self._new_gating()
-
-    def _new_gating(self) -> Gating:
+    def build_gating(self) -> Gating:
+        """A new gate, drawn from the present random stream."""
         return self._place(Gating(self.place.shape.topology, self.place.shape.width))
 
     def _place(self, module: M) -> M:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -82,16 +82,22 @@ def call(model: nn.Module, example: Example) -> Any:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in eval mode and without gradients; each module's own mode is put back."""
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """Each module's mode is put back on the way out, whatever it is set to inside."""
     modes = [(module, module.training) for module in model.modules()]
     try:
-        model.eval()
-        with torch.no_grad():
-            yield
+        yield
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in eval mode and without gradients; each module's own mode is put back."""
+    with modes_kept(model), torch.no_grad():
+        model.eval()
+        yield
 
 
 def sight(model: nn.Module, example: Example) -> tuple[dict[str, Sighting], Any]:
@@ -141,11 +147,10 @@ def features_of(seen: Sighting) -> Any:
 
 
 def probe(
-    model: nn.Module, example: Example, paths: Iterable[str], *, causal: bool, topology: Mapping[str, Topology | str]
+    model: nn.Module, example: Example, paths: Collection[str], *, causal: bool, topology: Mapping[str, Topology | str]
 ) -> dict[str, Place]:
     """The places at these paths. Every mistake is found before anything is changed."""
     sightings, _ = sight(model, example)
-    paths = list(paths)
     for path in (*paths, *topology):
         if path not in sightings:
             raise SlotError(f"the model has no module {path!r}; {_near(path, sightings)}")

@@ -36,7 +36,7 @@ class PolicyController:
         decision = decision_of(observation.masks, actions[0].tolist(), blueprints)
         probability = float(distribution.score(actions).log_prob.exp()[0])
         if math.isnan(probability):
-            raise LearningError("the policy decides by a probability that is not a number: its weights are too large; train it again")
+            raise LearningError("the policy gives a probability that is not a number: its weights are too large; train it again")
         return replace(decision, reason=f"probability {probability:.2g}"), {"memory": [each[0].tolist() for each in memory]}
 
     def _memory(self, state: State) -> LSTMState:
