@@ -38,9 +38,9 @@ def print_run(summary: dict[str, Any]) -> None:
     mean = sum(host["test_accuracy"] for host in summary["hosts"]) / len(rows)
     _say(f"test accuracy of the harvested networks: {mean:.2f} on average")
     if "against_control" in summary:
-        difference = summary["against_control"]["test_accuracy"]
-        wins = f", better on {difference['wins']} of {difference['pairs']}" if difference["pairs"] > 1 else ", on one host"
-        _say(f"against the same hosts without growth, in points [95 % interval]: {_difference(difference)}{wins}")
+        found = summary["against_control"]["test_accuracy"]
+        sure = f"95 % interval {_interval(found)}, better on {_wins(found)}" if found["pairs"] > 1 else "on one host"
+        _say(f"against the same hosts without growth: {found['mean']:+.2f} points, {sure}")
     for sentence in failures(summary):
         _say(sentence)
     print(f"run folder: {summary['run']}")
@@ -52,9 +52,9 @@ def print_learning(summary: dict[str, Any]) -> None:
     rows: list[Row] = []
     for name, arm in examination["arms"].items():
         row = {"": name, "score": arm["score"], "val": arm["accuracy"], "size x": arm["growth"], "fossils": arm["fossils"]}
-        against = examination["policy_against"].get(name)
-        difference, wins = (_difference(against), f"{against['wins']} of {against['pairs']}") if against else ("", "")
-        rows.append({**row, "policy minus it [95 %]": difference, "wins": wins})
+        found = examination["policy_against"].get(name)
+        difference, wins = (f"{found['mean']:+.2f} {_interval(found)}", _wins(found)) if found else ("", "")
+        rows.append({**row, "policy minus it [95 %]": difference, "better on": wins})
     _say(f"\nexamination on {examination['hosts']} unseen hosts; score is the val accuracy of the harvested network minus rent:")
     print_rows(rows, tuple(rows[0]), wrapped=[], width=WIDTH)
     _say(verdict(examination))
@@ -139,9 +139,12 @@ def verdict(examination: dict[str, Any]) -> str:
     return "the policy " + "; it ".join(parts)
 
 
-def _difference(difference: dict[str, Any]) -> str:
-    interval = f" [{difference['low']:+.2f}, {difference['high']:+.2f}]" if difference["pairs"] > 1 else ""
-    return f"{difference['mean']:+.2f}{interval}"
+def _interval(found: dict[str, Any]) -> str:
+    return f"[{found['low']:+.2f}, {found['high']:+.2f}]" if found["pairs"] > 1 else ""
+
+
+def _wins(found: dict[str, Any]) -> str:
+    return f"{found['wins']} of {found['pairs']}"
 
 
 def _hosts(hosts: list[int]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from os.path import isdir
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=Path("runs"), metavar="DIR", help="where runs lie (default: runs)")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     arguments = parser.parse_args(argv)
-    if not arguments.folder.is_dir():
+    if not isdir(arguments.folder):  # pathlib raises for a name that is too long
         raise RunError(f"there is no folder {arguments.folder}; runs are made by esper train")
     runs, problems = list_runs(arguments.folder)
     rows: list[Row] = []
