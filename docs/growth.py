@@ -26,15 +26,17 @@ def main() -> int:
     curves: dict[int, list[float]] = {}
     changes: list[tuple[int, StageChanged]] = []
     slots: tuple[str, ...] = ()
+    twin = -1
     for envelope in read_events(arguments.run / "events.jsonl"):
         event, host = envelope.event, envelope.host
         if isinstance(event, HostStarted) and host == arguments.host:
             slots = event.slots
+        if isinstance(event, HostStarted) and host is not None and event.twin_of == arguments.host:
+            twin = host
         if isinstance(event, EpochFinished) and host is not None:
             curves.setdefault(host, []).append(event.val_accuracy)
         if isinstance(event, StageChanged) and host == arguments.host and envelope.epoch is not None:
             changes.append((envelope.epoch, event))
-    twin = arguments.host + len(curves) // 2
     print(draw(curves[arguments.host], curves[twin], slots, changes))
     return 0
 
