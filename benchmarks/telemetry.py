@@ -53,7 +53,6 @@ def events(epoch: int) -> list[Event]:
             contribution_loss=None,
             trial_contribution=None,
             trial_error=None,
-            shapley=None,
             trial_loss=None,
             gradient_norm=0.031 * loss,
             gradient_health=1.0,

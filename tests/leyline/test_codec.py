@@ -122,7 +122,6 @@ REPORT = EpochReport(
     ),
     verdicts=(GateVerdict(Gate.G2, "a", False, ("too early",)), None),
     interactions={("a", "b"): 0.5},
-    shapley={"a": 1.5},
     flops={"forward": 7},
     germinated=1,
     rollbacks=0,

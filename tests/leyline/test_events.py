@@ -98,7 +98,6 @@ MEASURED = SeedMeasured(
     trial_contribution=-0.5,
     trial_error=0.25,
     trial_loss=-0.01,
-    shapley=None,
     gradient_norm=1.0,
     gradient_health=1.0,
     gradient_ratio=0.03,

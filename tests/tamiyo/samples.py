@@ -59,7 +59,6 @@ def report(*seeds: SeedReport, passed: bool = True, **fields: Any) -> EpochRepor
         "seeds": seeds,
         "verdicts": tuple(verdict(each, passed) for each in seeds),
         "interactions": {},
-        "shapley": {},
         "flops": {},
         "germinated": 0,
         "rollbacks": 0,

@@ -61,7 +61,7 @@ def epoch(host: Host, *decisions: Decision) -> tuple[EpochReport, list[Event]]:
 def looked(host: Host) -> SimpleNamespace:
     """What an epoch's report would say of the host's model now, by the report's names."""
     scores, per_class = host.evaluate().read()
-    return SimpleNamespace(**measured(host.model, scores, host.config.attribution, host.seed), per_class=per_class)
+    return SimpleNamespace(**measured(host.model, scores), per_class=per_class)
 
 
 def germinate(slot: str = "r0c1", blueprint: str = "conv_light", **values: Any) -> Decision:

@@ -55,10 +55,10 @@ def grown() -> Host:
 
 def evaluated(host: Host, config: TrainingConfig = EASY, run: Any = None) -> SimpleNamespace:
     """What a report would say of the host's model, its configurations stacked in one pass with running statistics."""
-    wanted = wanted_of(host.model, config.attribution, host.seed)
+    wanted = wanted_of(host.model)
     found = evaluate(host.model, run or host.model, host.task, host.data.val, 10, config.eval_batch, wanted)
     scores, per_class = found.read()
-    return SimpleNamespace(**measured(host.model, scores, config.attribution, host.seed), per_class=per_class)
+    return SimpleNamespace(**measured(host.model, scores), per_class=per_class)
 
 
 def separately(host: Host, split: Split | None = None) -> tuple[float, float]:
@@ -112,7 +112,7 @@ def test_measuring_changes_nothing(grown: Host) -> None:
     forms = [(slot.form, slot.share) for slot in model.slots.values()]
     looked(grown)  # what is recorded about the seeds is the last measurement
     before, stream = bits(grown.state()), torch.get_rng_state()
-    evaluate(model, model, grown.task, grown.data.val, 10, 512, configurations([*STAGES][:4], [*STAGES][:2], ["r0c2"], "full", 0))
+    evaluate(model, model, grown.task, grown.data.val, 10, 512, configurations([*STAGES][:4], [*STAGES][:2], ["r0c2"]))
     looked(grown)
     assert bits(grown.state()) == before
     assert torch.equal(torch.get_rng_state(), stream)
@@ -132,14 +132,6 @@ def test_a_failing_evaluation_leaves_the_model_as_it_was(grown: Host) -> None:
     assert bits(grown.state()) == before
     assert [(slot.form, slot.share) for slot in model.slots.values()] == forms
     assert model.training
-
-
-def test_full_attribution_gives_shapley_values_that_share_out_the_whole(grown: Host) -> None:
-    found = evaluated(grown, TrainingConfig(attribution="full"))
-    assert found.bare_accuracy is not None
-    assert set(found.shapley) == {"r0c0", "r1c0", "r0c1", "r1c1"}
-    assert sum(found.shapley.values()) == pytest.approx(found.val_accuracy - found.bare_accuracy)
-    assert evaluated(grown).shapley == {}
 
 
 def test_accuracy_by_class_is_what_counting_by_hand_gives(grown: Host) -> None:

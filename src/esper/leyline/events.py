@@ -145,8 +145,6 @@ class SeedMeasured(Event):
     trial_contribution: float | None
     trial_error: float | None
     trial_loss: float | None
-    shapley: float | None
-    """Its share of what all seeds bring together, in points; measured under training.attribution full."""
     gradient_norm: float | None
     gradient_health: float | None
     gradient_ratio: float | None

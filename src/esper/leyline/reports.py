@@ -225,8 +225,6 @@ class EpochReport:
     """What the next gate on each slot's way would say; None where none lies ahead."""
     interactions: dict[tuple[str, str], float]
     """Synergy of pairs of seeds in points: v(all) - v(without a) - v(without b) + v(without both)."""
-    shapley: dict[str, float]
-    """Shapley value of each seed in points, when it was asked for; else empty."""
     flops: dict[str, int]
     """Of this epoch: forward, backward, validation, counterfactual."""
     germinated: int

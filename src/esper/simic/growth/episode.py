@@ -111,7 +111,6 @@ def epoch_events(report: EpochReport) -> list[Event]:
                     trial_contribution=seed.trial_contribution,
                     trial_error=seed.trial_error,
                     trial_loss=seed.trial_loss,
-                    shapley=report.shapley.get(seed.slot),
                     gradient_norm=None if gradients is None else gradients.norm,
                     gradient_health=None if gradients is None else gradients.health,
                     gradient_ratio=seed.gradient_ratio,

@@ -7,23 +7,14 @@ accuracy minus the accuracy without that seed, in points. Magnitudes: within a f
 from __future__ import annotations
 
 import itertools
-import math
-import random
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
 
 Configuration = frozenset[str]
-Attribution = Literal["loo", "full"]
-"""`loo`: each seed off, all off, pairs for up to three seeds. `full`: also Shapley values, exact up to four seeds, sampled beyond."""
-
-EXACT_UP_TO = 4
-SAMPLED_ORDERS = 16
-"""Orders drawn for sampled Shapley values; each is used forwards and backwards."""
+PAIRS_UP_TO = 3
+"""Seeds up to which each pair of them is measured too."""
 
 
-def configurations(
-    blended: Sequence[str], fossils: Sequence[str], trials: Sequence[str], attribution: Attribution, seed: int
-) -> list[Configuration]:
+def configurations(blended: Sequence[str], fossils: Sequence[str], trials: Sequence[str]) -> list[Configuration]:
     """The configurations to evaluate, the network as it is first, each once.
 
     blended: slots whose seed has influence now, fossils among them. trials: slots in TRAINING, each shown at its target alpha.
@@ -32,50 +23,10 @@ def configurations(
     wanted = [base, frozenset(fossils)]
     if blended:
         wanted += [base - {slot} for slot in blended] + [frozenset()]
-    if len(blended) <= 3 or attribution == "full":
+    if len(blended) <= PAIRS_UP_TO:
         wanted += [base - set(pair) for pair in itertools.combinations(blended, 2)]
     wanted += [base | {slot} for slot in trials]
-    if attribution == "full":
-        if len(blended) <= EXACT_UP_TO:
-            wanted += [frozenset(c) for n in range(len(blended) + 1) for c in itertools.combinations(blended, n)]
-        else:
-            wanted += [frozenset(order[:n]) for order in shapley_orders(blended, seed) for n in range(len(order) + 1)]
     return list(dict.fromkeys(wanted))
-
-
-def shapley_orders(players: Sequence[str], seed: int) -> list[tuple[str, ...]]:
-    """Random orders in which the players join, each followed by its reverse (antithetic), from a stream of its own."""
-    stream = random.Random(f"shapley/{seed}")
-    orders: list[tuple[str, ...]] = []
-    for _ in range(SAMPLED_ORDERS):
-        order = tuple(stream.sample(list(players), len(players)))
-        orders += [order, order[::-1]]
-    return orders
-
-
-def shapley(players: Sequence[str], value: Callable[[Configuration], float], seed: int) -> dict[str, float]:
-    """Shapley value of each player: exact for up to four, the mean over `shapley_orders` beyond. Sums to v(all) - v(none)."""
-    if len(players) > EXACT_UP_TO:
-        return _sampled(players, value, shapley_orders(players, seed))
-    n = len(players)
-    result = {}
-    for player in players:
-        others = [p for p in players if p != player]
-        total = 0.0
-        for size in range(n):
-            weight = math.factorial(size) * math.factorial(n - size - 1) / math.factorial(n)
-            for coalition in itertools.combinations(others, size):
-                total += weight * (value(frozenset((*coalition, player))) - value(frozenset(coalition)))
-        result[player] = total
-    return result
-
-
-def _sampled(players: Sequence[str], value: Callable[[Configuration], float], orders: Sequence[tuple[str, ...]]) -> dict[str, float]:
-    totals = dict.fromkeys(players, 0.0)
-    for order in orders:
-        for n, player in enumerate(order):
-            totals[player] += value(frozenset(order[: n + 1])) - value(frozenset(order[:n]))
-    return {player: total / len(orders) for player, total in totals.items()}
 
 
 def interactions(blended: Sequence[str], accuracy: Mapping[Configuration, float]) -> dict[tuple[str, str], float]:

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 from esper.leyline.config import Count, Range, check_ranges
 from esper.leyline.errors import ConfigError
 from esper.leyline.reports import GateConfig, Isolation, LifecycleConfig
-from esper.tolaria.training.attribution import Attribution
 from esper.tolaria.training.governor import GovernorConfig
 
 Precision = Literal["fp32", "bf16"]
@@ -30,8 +29,6 @@ class TrainingConfig:
     """Lay images out with channels last, which some devices prefer."""
     compile: str = ""
     """Backend for torch.compile, e.g. inductor; empty to run as written."""
-    attribution: Attribution = "loo"
-    """How much is measured about each seed every epoch: loo (each seed off), or full (also Shapley values)."""
     eval_batch: Count = 2048
     """Samples in one validation pass, all stacked configurations together; caps the memory it takes."""
     recalibrate: Annotated[int, Range(0, 1_000_000)] = 256

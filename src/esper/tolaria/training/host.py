@@ -121,7 +121,7 @@ class Host:
 
     def evaluate(self) -> Evaluated:
         """The network as it is and every configuration that the report needs, on val. Waits for no device."""
-        wanted = wanted_of(self.model, self.config.attribution, self.seed)
+        wanted = wanted_of(self.model)
         reference = self.reference()
         with self.autocast():
             return self._evaluate(self.data.val, wanted, self.run, reference)
@@ -155,7 +155,7 @@ class Host:
                 self.snapshot = self._snapshot()
         for part, spent in flops.items():
             self.flops[part] += spent
-        found = measured(self.model, scores, self.config.attribution, self.seed, known)
+        found = measured(self.model, scores, known)
         self.last = EpochReport(
             **found,
             epoch=self.epoch,

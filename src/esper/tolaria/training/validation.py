@@ -18,7 +18,7 @@ from esper.kasmina.attach.probe import evaluating
 from esper.leyline.stages import BLENDED, LIVE, Stage
 from esper.tolaria.data import Split
 from esper.tolaria.tasks import Task
-from esper.tolaria.training.attribution import Attribution, Configuration, configurations, interactions, shapley
+from esper.tolaria.training.attribution import Configuration, configurations, interactions
 
 Array = NDArray[np.float32]
 
@@ -149,13 +149,7 @@ def evaluate(
     return Evaluated(wanted=tuple(wanted), losses=losses, hits=hits, by_class=by_class, targets=split.y.numel() // samples)
 
 
-def measured(
-    model: Growable,
-    scores: Mapping[Configuration, Score],
-    attribution: Attribution = "loo",
-    seed: int = 0,
-    figures: Sequence[float] | None = None,
-) -> dict[str, Any]:
+def measured(model: Growable, scores: Mapping[Configuration, Score], figures: Sequence[float] | None = None) -> dict[str, Any]:
     """What an EpochReport says of a growing model, from the scores of its configurations, whoever evaluated them.
 
     Tells the body what each of its seeds brings, so that gates and reports know. figures: of the model, if they have been read already.
@@ -177,13 +171,12 @@ def measured(
         "seeds": seeds,
         "verdicts": tuple(model.verdict(seed.slot, seed) if seed.stage in LIVE else None for seed in seeds),
         "interactions": interactions(blended, accuracy),
-        "shapley": shapley(blended, accuracy.__getitem__, seed) if attribution == "full" and blended else {},
     }
 
 
-def wanted_of(model: Growable, attribution: Attribution = "loo", seed: int = 0) -> list[Configuration]:
+def wanted_of(model: Growable) -> list[Configuration]:
     """The configurations that a report on this model needs, the network as it is first."""
-    return configurations(model.at(*BLENDED), model.at(Stage.FOSSILIZED), model.at(Stage.TRAINING), attribution, seed)
+    return configurations(model.at(*BLENDED), model.at(Stage.FOSSILIZED), model.at(Stage.TRAINING))
 
 
 def _logits(model: Growable, run: Callable[..., Any], x: Tensor, wanted: Sequence[Configuration]) -> Tensor:
