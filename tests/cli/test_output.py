@@ -86,10 +86,10 @@ def test_characters_that_the_output_lacks_are_escaped(tmp_path: Path) -> None:
 def test_a_terminal_that_goes_away_ends_the_run_after_a_checkpoint(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     arguments = ["train", "heuristic", "--hosts", "1", "--epochs", "400", "--fix", "train_size=100", "--run", "run"]
-    errors = (tmp_path / "errors").open("w")
-    process = subprocess.Popen(
-        esper(*arguments), cwd=tmp_path, stdout=theirs, stderr=errors, start_new_session=True, env=environment(TERM="xterm")
-    )
+    with (tmp_path / "errors").open("w") as errors:
+        process = subprocess.Popen(
+            esper(*arguments), cwd=tmp_path, stdout=theirs, stderr=errors, start_new_session=True, env=environment(TERM="xterm")
+        )
     os.close(theirs)
     shown = b""
     while b"epoch 2" not in shown:
@@ -97,8 +97,8 @@ def test_a_terminal_that_goes_away_ends_the_run_after_a_checkpoint(tmp_path: Pat
     os.close(ours)
     time.sleep(0.5)
     process.send_signal(signal.SIGHUP)
-    assert process.wait(timeout=60) == 130
-    said = (tmp_path / "errors").read_text()
+    code, said = process.wait(timeout=60), (tmp_path / "errors").read_text()
+    assert code == 130, said
     assert "Traceback" not in said
     assert "go on with: esper train --resume run" in said
     assert "sink LiveDisplay failed" in (tmp_path / "run" / "log.txt").read_text()

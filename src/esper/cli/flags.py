@@ -25,6 +25,10 @@ class Parser(argparse.ArgumentParser):
         """Raise what argparse would have printed."""
         raise ConfigError(f"{message[:1].lower()}{message[1:]}; see {self.prog} --help")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """As argparse, but an output that cannot be written is not passed over."""
+        print(message, end="", file=file)
+
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse, but an unknown flag is named with its nearest neighbour."""
         found, extra = self.parse_known_args(args, namespace)

@@ -100,11 +100,12 @@ def dispatch(argv: list[str]) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Entry point of `esper`. A user's mistake becomes one sentence on stderr; any other exception is a bug and keeps its traceback."""
     sys.stdout, sys.stderr = _usable(sys.stdout, 1), _usable(sys.stderr, 2)
+    code = 0
     try:
         code = _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()  # an output that is gone or full is noticed here rather than at interpreter shutdown
     except OSError as error:
-        code = _output_failed(error)
+        code = _output_failed(error, code)
     if argv is None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process ends now; a further Ctrl-C has nothing left to stop
     return code
@@ -141,13 +142,16 @@ def _tell(line: str, code: int) -> int:
     return code
 
 
-def _output_failed(error: OSError) -> int:
-    """The exit code when it was stdout that failed: every file of ours has a name, and its errors are told elsewhere."""
+def _output_failed(error: OSError, code: int) -> int:
+    """The exit code when it was stdout that failed: every file of ours has a name, and its errors are told elsewhere.
+
+    code: what the command ended with; one that had failed before keeps its own.
+    """
     if error.errno not in WRITE_ERRORS or error.filename is not None:
         raise error
     _silence(sys.stdout)
-    if isinstance(error, BrokenPipeError):
-        return EXIT_BROKEN_PIPE
+    if code or isinstance(error, BrokenPipeError):
+        return code or EXIT_BROKEN_PIPE
     return _tell(f"esper: the output cannot be written: {error.strerror}", EXIT_USAGE)
 
 

@@ -19,7 +19,7 @@ def print_rows(rows: Sequence[Row], columns: Sequence[str], *, wrapped: Sequence
     from rich.table import Table
 
     piped = not sys.stdout.isatty()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0)) if piped else Table()
+    table = Table(box=None, pad_edge=False, padding=(0, 1 if width else 2, 0, 0)) if piped else Table()
     text = StringIO()  # as a Console of stdout ends the process when nobody reads it
     wide = (width or 100_000) if piped else None
     console = Console(file=text, force_terminal=not piped, width=wide, markup=False, emoji=False, highlight=False)
