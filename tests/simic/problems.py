@@ -242,5 +242,5 @@ def train(learner: Learner, problem: Problem, updates: int, explore: Exploration
     """So many rounds and updates; what each reported."""
     history = []
     for _ in range(updates):
-        history.append(learner.update(play(learner.policy, problem, 1000 + learner.updates, explore)).flat())
+        history.append(learner.update(play(learner.policy, problem, 1000 + learner.updates, explore)))
     return history

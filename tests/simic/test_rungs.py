@@ -157,7 +157,7 @@ def test_replayed_log_probs_are_the_recorded_ones_and_the_first_ratio_is_one(upd
         value = learner.policy.value_head.denormalise(learner.policy.normalised_values(rollout.observations))
     assert (log_prob - rollout.log_prob).abs().max() < 1e-6
     assert (value - rollout.value).abs().max() < 1e-5
-    assert learner.update(rollout).ratio_error < 1e-6
+    assert learner.update(rollout)["train/ratio_error"] < 1e-6
 
 
 # 6
@@ -211,9 +211,9 @@ def test_masks_advantages_entropies_and_kl_agree_with_sums_over_everything():
             if len(chances) > 1:
                 entropies[HEADS.index(head)] -= sum(p * math.log(p) for p in chances.values()) / math.log(len(chances))
                 counts[HEADS.index(head)] += 1
-    assert metrics.kl == pytest.approx(joint, rel=1e-4)
+    assert metrics["train/kl"] == pytest.approx(joint, rel=1e-4)
     for head, entropy, count in zip(HEADS, entropies.tolist(), counts.tolist(), strict=True):
-        assert count == 0 or metrics.entropy[head] == pytest.approx(entropy / count, rel=1e-4)
+        assert count == 0 or metrics[f"train/entropy/{head}"] == pytest.approx(entropy / count, rel=1e-4)
     # Episodes of one step: the advantage is what was earned beyond what was expected.
     assert torch.allclose(rollout.advantages(0.9, 0.8), rollout.reward - rollout.value)
     longer = play(new_policy(Sentinel(3)), Sentinel(3), 1, explore)

@@ -177,7 +177,7 @@ class Rewarded(Event):
 
 @event_type
 class PolicyUpdated(Event):
-    """A policy learned from a round; figures by their names in UpdateMetrics.flat()."""
+    """A policy learned from a round; figures by their names in simic/learning/ppo_metrics.py."""
 
     update: int
     metrics: dict[str, float]

@@ -23,7 +23,7 @@ from esper.leyline.errors import LearningError
 from esper.simic.learning.optimizer import check_finite, clipped_step, make_optimizer
 from esper.simic.learning.popart import follow_returns
 from esper.simic.learning.ppo_config import EntropyMultipliers, PPOConfig, PriorStrength
-from esper.simic.learning.ppo_metrics import Tally, UpdateMetrics, critic_figures, loss_figures, mean_of, policy_figures
+from esper.simic.learning.ppo_metrics import Figures, Tally, critic_figures, flat, loss_figures, mean_of, policy_figures
 from esper.simic.learning.rollout import Rollout
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch
 from esper.tamiyo.policy.heads import ActionDistribution, Exploration
@@ -152,8 +152,11 @@ class Learner:
         self.gradients = Gradients(policy)
         self.updates = 0
 
-    def update(self, rollout: Rollout) -> UpdateMetrics:
-        """Learn from one round. Raises LearningError when something in it is not finite; the policy is of no use then."""
+    def update(self, rollout: Rollout) -> dict[str, float]:
+        """Learn from one round; returns its figures by their full names, which `ppo_metrics` explains.
+
+        Raises LearningError when something in it is not finite; the policy is of no use then.
+        """
         try:
             metrics = self._update(rollout)
         except FloatingPointError as error:
@@ -164,7 +167,7 @@ class Learner:
         self.updates += 1
         return metrics
 
-    def _update(self, rollout: Rollout) -> UpdateMetrics:
+    def _update(self, rollout: Rollout) -> dict[str, float]:
         for what, figures in (("reward", rollout.reward), ("value", rollout.value), ("log-probability", rollout.log_prob)):
             check_finite(f"a {what} of the round", figures)
         policy, config = self.policy, self.config
@@ -199,18 +202,19 @@ class Learner:
         value_after = self._values(rollout)
         check_finite("a value after the update", value_after)
         first_error = tally.pop("ratio_error")[0]
-        return UpdateMetrics(
-            n_updates=self.updates + 1,
-            epochs=epochs,
-            learning_rate=rate,
-            entropy_coefficient=entropy_coefficient,
-            clip_range=config.clip_range,
-            ep_rew_mean=float((rollout.reward * rollout.weight).sum(dim=1).mean()),
-            ep_len_mean=float(rollout.lengths().mean()),
+        found: Figures = {
+            "n_updates": self.updates + 1,
+            "epochs": epochs,
+            "learning_rate": rate,
+            "entropy_coefficient": entropy_coefficient,
+            "clip_range": config.clip_range,
+            "ep_rew_mean": float((rollout.reward * rollout.weight).sum(dim=1).mean()),
+            "ep_len_mean": float(rollout.lengths().mean()),
             **loss_figures(tally, entropy_coefficient, self.gradients.parts),
             **policy_figures(rollout, before, after, config.clip_range, first_error),
             **critic_figures(rollout, advantage, value_before, value_after),
-        )
+        }
+        return flat(found)
 
     def prepare(self, rollout: Rollout, advantage: Tensor, before: ActionDistribution, minibatches: int) -> PPOBatch:
         """The round with its advantages [hosts, steps], to be split into minibatches; `before` is the policy that it starts from."""

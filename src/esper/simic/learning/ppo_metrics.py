@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,84 +29,26 @@ Tally = defaultdict[str, list[Tensor]]
 """What each of the optimiser's steps has to report, by name. It stays on the device until the end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateMetrics:
-    """One update of the policy, by the names that Stable-Baselines3 has for its figures, or names in its manner."""
-
-    n_updates: int
-    """Updates so far, this one included."""
-    epochs: int
-    """Epochs of the policy over the round; fewer than asked for when the KL stop came first."""
-    learning_rate: float
-    entropy_coefficient: float
-    clip_range: float
-
-    # Means over the optimiser's steps
-    loss: float
-    """All losses together, as the optimiser saw them."""
-    policy_gradient_loss: float
-    value_loss: float
-    entropy_loss: float
-    """Minus the entropy, each head by its multiplier, before the coefficient."""
-    prior_loss: float
-    """KL(prior || policy), each head by its strength."""
-    gradient_norm: dict[str, float]
-    """Of each part of the policy, before clipping."""
-
-    # What became of the policy: all but ratio_error, entropy and mattered is measured after the update, over the whole round
-    kl: float
-    """Exact KL(before || after) of the distribution over whole actions."""
-    kl_by_head: dict[str, float]
-    """They sum up to `kl`."""
-    approx_kl: float
-    """The usual estimate of it, from the actions drawn: mean of (r - 1) - log r."""
-    clip_fraction: float
-    """Share of steps whose ratio lies outside the clip range."""
-    ratio_error: float
-    """Largest distance of a ratio from 1 before the first step. Above 1e-6 or so, drawing and scoring disagree."""
-    entropy: dict[str, float]
-    """Of each head as a share of the largest possible, only where it mattered and had a choice."""
-    mattered: dict[str, float]
-    """Share of steps in which each head mattered: a head can be healthy and hardly ever used."""
-    op_probability: dict[str, float]
-    """Mean probability of each op where it was legal."""
-    logit_gap: dict[str, float]
-    """How far the likeliest value lies above the next, in nats, wherever the head could have mattered."""
-
-    # Whether the critic predicts anything, and what advantages it leaves
-    explained_variance: float
-    """Before the update, on a round that the critic had not seen."""
-    explained_variance_after: float
-    explained_variance_ceiling: float
-    """What a ridge regression on the same observations reaches, on hosts that it has not seen."""
-    value_std: float
-    """Of the critic's values; far below `return_std` where it predicts a constant."""
-    return_mean: float
-    return_std: float
-    advantage_mean: float
-    advantage_std: float
-    advantage_skew: float
-    advantage_kurtosis: float
-    """Excess: 0 for a normal distribution."""
-    advantage_positive: float
-    """Share above 0."""
-
-    # The round itself
-    ep_rew_mean: float
-    """Mean over the episodes of the round of the summed reward."""
-    ep_len_mean: float
-
-    def flat(self) -> dict[str, float]:
-        """Every figure that has a meaning, by its full name: `train/approx_kl`, `train/entropy/tempo`, `rollout/ep_rew_mean`."""
-        flat: dict[str, float] = {}
-        for name, value in asdict(self).items():
-            full = f"rollout/{name}" if name.startswith("ep_") else f"train/{name}"
-            flat |= {f"{full}/{key}": float(item) for key, item in value.items()} if isinstance(value, dict) else {full: float(value)}
-        return {name: value for name, value in flat.items() if not math.isnan(value)}
+Figures = dict[str, float | dict[str, float]]
+"""What there is to say of an update, by name; figures of each head, op or part of the policy are a dict."""
 
 
-def loss_figures(tally: Tally, entropy_coefficient: float, parts: Iterable[str]) -> dict[str, Any]:
-    """Means over the optimiser's steps; `parts` names the values of gradient_norm."""
+def flat(figures: Figures) -> dict[str, float]:
+    """Every figure that has a meaning, by its full name in the manner of Stable-Baselines3: `train/approx_kl`, `train/entropy/tempo`,
+    and `rollout/ep_rew_mean` for what is about the round itself."""
+    named: dict[str, float] = {}
+    for name, value in figures.items():
+        full = f"rollout/{name}" if name.startswith("ep_") else f"train/{name}"
+        named |= {f"{full}/{key}": float(item) for key, item in value.items()} if isinstance(value, dict) else {full: float(value)}
+    return {name: value for name, value in named.items() if not math.isnan(value)}
+
+
+def loss_figures(tally: Tally, entropy_coefficient: float, parts: Iterable[str]) -> Figures:
+    """Means over the optimiser's steps; `parts` names the values of gradient_norm.
+
+    loss: all losses together, as the optimiser saw them. entropy_loss: minus the entropy, each head by its multiplier, before the
+    coefficient. prior_loss: KL(prior || policy), each head by its strength. gradient_norm: of each part of the policy, before clipping.
+    """
     means = {name: sum(values[1:], values[0]) / len(values) for name, values in tally.items()}
     norms = dict(zip(parts, means.pop("gradient_norm").tolist(), strict=True))
     figures = {name: float(mean) for name, mean in means.items()}
@@ -119,10 +59,17 @@ def loss_figures(tally: Tally, entropy_coefficient: float, parts: Iterable[str])
 
 def policy_figures(
     rollout: Rollout, before: ActionDistribution, after: ActionDistribution, clip_range: float, first_error: Tensor
-) -> dict[str, Any]:
+) -> Figures:
     """Compare the policy before and after an update on the round that it learned from.
 
     first_error: largest distance from 1 of the first minibatch's ratios, which are worked out with gradients, by other kernels.
+
+    kl: the exact KL(before || after) of the distribution over whole actions; kl_by_head sums up to it. approx_kl: the usual estimate from
+    the actions drawn. clip_fraction: share of steps whose ratio lies outside the clip range. ratio_error: largest distance of a ratio from
+    1 before the first step; above 1e-6 or so, drawing and scoring disagree. entropy: of each head as a share of the largest possible, only
+    where it mattered and had a choice. mattered: share of steps in which each head mattered; a head can be healthy and hardly ever used.
+    op_probability: of each op where it was legal. logit_gap: how far the likeliest value lies above the next, in nats, wherever the head
+    could have mattered. All but ratio_error, entropy and mattered is measured after the update, over the whole round.
     """
     weight, probabilities = rollout.weight, after.op_probabilities()
     steps, op_mask = weight.unsqueeze(-1), rollout.observations.op_mask
@@ -143,8 +90,13 @@ def policy_figures(
     }
 
 
-def critic_figures(rollout: Rollout, advantage: Tensor, value_before: Tensor, value_after: Tensor) -> dict[str, Any]:
-    """Compare values [hosts, steps] with the returns that were the critic's targets."""
+def critic_figures(rollout: Rollout, advantage: Tensor, value_before: Tensor, value_after: Tensor) -> Figures:
+    """Compare values [hosts, steps] with the returns that were the critic's targets.
+
+    explained_variance: before the update, on a round that the critic had not seen; its ceiling is what a ridge regression on the same
+    observations reaches, on hosts that it has not seen. value_std lies far below return_std where the critic predicts a constant.
+    advantage_kurtosis: the excess, 0 for a normal distribution. advantage_positive: share above 0.
+    """
     weight = rollout.weight
     returns = advantage + rollout.value
     of_returns = moments(returns, weight)

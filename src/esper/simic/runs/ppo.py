@@ -163,8 +163,7 @@ class PPORun:
         playing = Play(self.environment, decider, starts, hub=self.hub, first=self._numbers(starts), round=self.round + 1)
         played = playing.through(progress)
         rollout = self.buffer.rollout()
-        metrics = self.learner.update(rollout)
-        figures = {**metrics.flat(), **round_figures(played)}
+        figures = {**self.learner.update(rollout), **round_figures(played)}
         self.history.append({name: figures[name] for name in sorted(figures)})
         self.round += 1
         self.hub.emit(PolicyUpdated(update=self.round, metrics=self.history[-1]))
