@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def grow(changes: dict[str, object]) -> dict[str, Any]:
     (host,), reward = run.growth.hosts.values(), config.reward
     result = run.play.results[0]
     reached = score(result.val_accuracy, result.parameters, result.host_parameters, reward.rent, reward.rent_cap)
-    changed = [abs(after - before) for before, after in zip(host.accuracies, host.accuracies[1:], strict=False)]
+    changed = [abs(after - before) for before, after in pairwise(host.course.accuracies)]
     return {**asdict(result), "score": reached, "change": statistics.mean(changed or [0.0]), "cpu": time.process_time() - began}
 
 

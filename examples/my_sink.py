@@ -13,8 +13,9 @@ class CsvSink:
     """Gets every event of a run; one that raises is dropped, and the run goes on."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = (folder / "accuracy.csv").open("w", encoding="utf-8")
-        self._file.write("host,epoch,val_accuracy\n")
+        self._file = (folder / "accuracy.csv").open("a", encoding="utf-8")
+        if self._file.tell() == 0:  # a run that goes on has its header already
+            self._file.write("host,epoch,val_accuracy\n")
 
     def write(self, envelope: Envelope) -> None:
         """Take one event; it has the number of its host and the epoch."""

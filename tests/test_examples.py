@@ -35,22 +35,18 @@ PLUGINS = ("my_task.py", "my_blueprint.py", "my_controller.py", "my_reward.py", 
 
 
 def test_plugins_of_every_kind_work_together(tmp_path):
-    """A run of the task under the controller, which grows the blueprint and is paid by the component; then the sink is told of it."""
+    """A run of the task under the controller, which grows the blueprint and is paid by the component, and tells the sink."""
     program = f"""
 from pathlib import Path
 from esper.cli.main import main
 from esper.leyline.events import Decided, Rewarded
-from esper.nissa import make_sink, read_events
+from esper.nissa import read_events
 
 run = Path({str(tmp_path / "run")!r})
 options = "--task odd-or-even --controller eager --hosts 1 --epochs 5 --no-control --quiet --reward.extra thrift=0.1"
 plugins = [f"examples/{{name}}" for name in {PLUGINS!r}]
-assert main(["train", "heuristic", *options.split(), "--run", str(run), "--plugins", *plugins]) == 0
-sink = make_sink("csv", run)
+assert main(["train", "heuristic", *options.split(), "--run", str(run), "--sinks", "csv", "--plugins", *plugins]) == 0
 events = list(read_events(run / "events.jsonl"))
-for envelope in events:
-    sink.write(envelope)
-sink.close()
 assert next(each.event.decision.blueprint for each in events if isinstance(each.event, Decided)) == "far_conv"
 assert min(each.event.components["thrift"] for each in events if isinstance(each.event, Rewarded)) < 0
 assert len((run / "accuracy.csv").read_text().splitlines()) == 1 + 5

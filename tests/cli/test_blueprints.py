@@ -61,9 +61,9 @@ def test_a_misspelt_topology_gets_the_nearest_one() -> None:
         main(["--topology", "map2"])
 
 
-@pytest.mark.parametrize("width", ["0", "-4", "wide", "1.5", "", "²"])
+@pytest.mark.parametrize("width", ["0", "-4", "wide", "1.5", "", "²", "1" * 5000])
 def test_a_width_that_is_no_positive_whole_number_is_refused(width: str) -> None:
-    with pytest.raises(ConfigError, match="expected a positive whole number"):
+    with pytest.raises(ConfigError, match="expected a whole number from 1 to 999999"):
         main([f"--width={width}"])
 
 

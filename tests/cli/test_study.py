@@ -35,7 +35,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_clone_of_a_recorded_run_is_where_ppo_starts(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "bc", str(recorded), "--epochs", "40", *TINY]) == 0
-    printed = capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
     policy = tmp_path / "runs" / "bc-001" / "policy.safetensors"
     assert "go on with: esper train ppo --from-policy runs/bc-001/policy.safetensors" in printed
     assert "learned by behaviour cloning from 6 recorded episodes on digits: fixed (6 episodes)" in printed
@@ -53,7 +53,7 @@ def test_a_clone_of_a_recorded_run_is_where_ppo_starts(recorded: Path, tmp_path:
 
 def test_offline_learning_leaves_a_run_folder_like_any_other(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "iql", "--runs", str(recorded), "--epochs", "4", "--run", "mine", *TINY]) == 0
-    printed = capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
     assert printed.startswith("implicit Q-learning: 5 recorded episodes, 1 held out; at most 4 passes")
     assert "cannot be told from recordings" in printed
     run = tmp_path / "mine"
@@ -125,9 +125,7 @@ def test_learning_that_diverges_is_one_sentence_too(tmp_path: Path, capsys: pyte
 
 def test_help_says_what_the_runs_are(capsys: pytest.CaptureFixture[str]) -> None:
     for method in ("bc", "iql"):
-        with pytest.raises(SystemExit) as ended:
-            main(["train", method, "--help"])
-        assert ended.value.code == 0
+        assert main(["train", method, "--help"]) == 0
         text = " ".join(capsys.readouterr().out.split())
         assert f"usage: esper train {method} RUN... [OPTIONS]" in text
         assert "run folders to learn from: those of esper train heuristic, whatever its controller" in text

@@ -14,7 +14,7 @@ from esper.cli.tasks import main
 from esper.leyline.errors import ConfigError, DataError, UnknownNameError
 from esper.tolaria.data import download as downloads
 from esper.tolaria.data.sources import FASHION_MNIST
-from esper.tolaria.tasks import TASKS, names
+from esper.tolaria.tasks import TASKS
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[
 
 def test_json_lists_every_task_with_its_host_and_data(capsys: pytest.CaptureFixture[str]) -> None:
     listed = rows(capsys)
-    assert tuple(listed) == names()
+    assert tuple(listed) == tuple(TASKS)
     assert (listed["cifar10"]["parameters"], listed["cifar10"]["slots"]) == (6418, 3)
     assert (listed["cifar10-impaired"]["parameters"], listed["cifar10-deep"]["parameters"]) == (77, 99_922)
     assert (listed["digits"]["there"], listed["digits"]["data"]) == (True, "its own")
@@ -54,7 +54,7 @@ def test_in_a_pipe_the_list_is_plain_aligned_lines(capsys: pytest.CaptureFixture
     main([])
     header, *lines = capsys.readouterr().out.splitlines()
     assert header.split() == ["task", "parameters", "slots", "data", "there", "from", "summary"]
-    assert [line.split()[0] for line in lines] == list(names())
+    assert [line.split()[0] for line in lines] == list(TASKS)
     assert all(line[header.index("summary") - 1] == " " and line[header.index("summary")] != " " for line in lines)
     assert "10,783,488" in lines[-1]
     assert "no: --download tinystories" in lines[-1]
@@ -66,7 +66,7 @@ def test_on_a_terminal_the_list_is_a_table(capsys: pytest.CaptureFixture[str], m
     main([])
     out = capsys.readouterr().out
     assert "┃" in out
-    assert all(name in out for name in names())
+    assert all(name in out for name in TASKS)
 
 
 def test_a_users_own_tasks_are_listed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.kasmina.alpha import FIRST_CURVE, Ramp, curve_value
-from esper.leyline.actions import ALPHA_SPEEDS, ALPHA_TARGETS, TEMPOS, Curve, Style
+from esper.kasmina.alpha import Ramp, curve_value
+from esper.leyline.actions import ALPHA_SPEEDS, ALPHA_TARGETS, TEMPOS, Curve
 
 curves = st.sampled_from(Curve)
 shares = st.floats(0.0, 1.0)
@@ -91,12 +91,3 @@ def test_a_ramp_down_in_three_epochs_has_the_values_worked_by_hand() -> None:
 def test_a_ramp_of_no_epochs_is_at_its_target_at_once() -> None:
     for target in (0.0, *ALPHA_TARGETS):
         assert Ramp(start=1.0, target=target, epochs=0).value == target
-
-
-def test_only_the_sigmoid_style_rises_along_a_sigmoid() -> None:
-    assert {style: FIRST_CURVE[style] for style in Style} == {
-        Style.LINEAR_ADD: Curve.LINEAR,
-        Style.SIGMOID_ADD: Curve.SIGMOID,
-        Style.LINEAR_MULTIPLY: Curve.LINEAR,
-        Style.GATED: Curve.LINEAR,
-    }

@@ -13,17 +13,17 @@ from torch import Tensor, nn
 
 from esper.kasmina.blueprints import (
     BLUEPRINTS,
-    LAYER_SCALE,
     GroupNorm,
     Seed,
     SlotShape,
     blueprint,
     build,
-    get,
     names,
     parameter_count,
     unregister,
 )
+from esper.kasmina.blueprints.registry import get
+from esper.kasmina.blueprints.seed import LAYER_SCALE
 from esper.kasmina.blueprints.tokens import head_count
 from esper.leyline.errors import BlueprintError, SlotError, UnknownNameError
 from esper.leyline.reports import Topology

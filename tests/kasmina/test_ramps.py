@@ -35,6 +35,19 @@ def changes(net: Growable) -> list[tuple[Stage, Stage]]:
 # Retargeting
 
 
+@pytest.mark.parametrize("style", Style)
+def test_alpha_first_rises_in_a_line_and_in_the_sigmoid_style_along_a_sigmoid(style: Style) -> None:
+    net = grow()
+    lead(net, "mix", Stage.BLENDING, sgd(net), style=style, tempo=4)
+    alphas = []
+    for _ in range(4):
+        net.tick()
+        alphas.append(net.report("mix").alpha)
+    # The sigmoid of steepness 12, at 1/4 of its way: (1 - tanh(1.5) / tanh(3)) / 2.
+    quarter = 0.0451 if style is Style.SIGMOID_ADD else 0.25
+    assert alphas == pytest.approx([quarter, 0.5, 1.0 - quarter, 1.0], abs=1e-4)
+
+
 def test_a_target_of_one_half_stays_blending_until_it_is_raised_to_one() -> None:
     net = grow()
     optimizer = sgd(net)

@@ -55,7 +55,7 @@ def leaves(output: Any) -> list[Tensor]:
 
 def loss_of(output: Any) -> Tensor:
     """A loss whose target differs from place to place, so that no two features get the same gradient."""
-    terms = [F.mse_loss(leaf, torch.linspace(-1, 1, leaf.numel()).view_as(leaf)) for leaf in leaves(output)]
+    terms = [F.mse_loss(leaf, torch.linspace(-1, 1, leaf.numel(), dtype=leaf.dtype).view_as(leaf)) for leaf in leaves(output)]
     return torch.stack(terms).sum()
 
 

@@ -226,9 +226,9 @@ def play(
     return buffer.rollout() if hosts is None else None  # type: ignore[return-value]
 
 
-def new_policy(problem: Problem, *, hidden: int = 32, memory: bool = True, seed: int = 0) -> Policy:
+def new_policy(problem: Problem, *, hidden: int = 32, seed: int = 0) -> Policy:
     """A small policy for a problem."""
-    config = PolicyConfig(blueprints=problem.blueprints, hidden=hidden, slot_width=32, memory=memory)
+    config = PolicyConfig(blueprints=problem.blueprints, hidden=hidden, slot_width=32)
     return Policy(config, torch.Generator().manual_seed(seed))
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from esper.leyline.config import load
-from esper.leyline.errors import ConfigError, PolicyError, RunError, UnknownNameError
+from esper.leyline.errors import ConfigError, EsperError, PolicyError, RunError, UnknownNameError
 from esper.leyline.events import Envelope, HostFinished, HostStarted, RoundFinished, RunStarted
 from esper.nissa import Hub, read_events
 from esper.simic.growth.environment import Growth, Start
@@ -169,6 +169,20 @@ def test_mistakes_are_found_before_anything_is_trained(tmp_path: Path) -> None:
         PPORun(replace(TINY, from_policy=damaged), Hub())
     with pytest.raises(ConfigError, match="rounds"):
         replace(TINY, rounds=0)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_mistake_that_only_the_hosts_find_leaves_no_run_behind(tmp_path: Path, workers: int) -> None:
+    with pytest.raises(EsperError, match="brings its own data"):
+        start(replace(TINY, data=tmp_path, workers=workers), tmp_path / "run", "test")
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_that_cannot_be_leave_a_finished_run_finished(tmp_path: Path) -> None:
+    start(replace(TINY, rounds=1), tmp_path / "run", "test")
+    with pytest.raises(ConfigError, match="entropy_start"):
+        resume(tmp_path / "run", settings={"rounds": 2, "ppo.entropy_start": -1.0})
+    assert read_run(tmp_path / "run").status == "finished"
 
 
 def test_a_random_legal_episode_on_the_default_task_often_ends_with_a_fossil() -> None:

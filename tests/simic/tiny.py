@@ -14,7 +14,7 @@ from esper.leyline.actions import WAIT, Decision, Op
 from esper.leyline.reports import GateConfig
 from esper.simic.environment import GrowthEnv
 from esper.tamiyo import Masks
-from esper.tolaria.tasks import Family, get, register, unregister
+from esper.tolaria.tasks import TASKS, Family, get, register
 
 OPEN = GateConfig(strict=False, min_training_epochs=0, min_gradient_health=0.0)
 """Gates that ask for next to nothing, so that a seed comes through its life in a few epochs."""
@@ -66,4 +66,4 @@ def uneven_task() -> Iterator[str]:
     try:
         yield "uneven"
     finally:
-        unregister("uneven")
+        del TASKS["uneven"]

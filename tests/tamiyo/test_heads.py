@@ -197,7 +197,7 @@ def test_the_prior_waits_takes_what_is_ready_and_blends_fully():
     batch = ObservationBatch.padding((2,), SLOTS, BLUEPRINTS)
     for host, ops in enumerate([(Op.GERMINATE, Op.PRUNE), (Op.ADVANCE, Op.PRUNE)]):
         batch.op_mask[host, list(ops)] = True
-    op, _, choices = prior_tables(Prior(wait=0.8, wait_when_ready=0.4, prune=0.1, full_influence=0.4), batch).probabilities
+    op, _, choices = prior_tables(Prior(wait=0.8, wait_when_ready=0.4, prune=0.1, full_influence=0.4), batch)
     assert op[0, 0].tolist() == pytest.approx([0.8, 0.18, 0.0, 0.0, 0.02, 0.0])
     assert op[1, 0].tolist() == pytest.approx([0.4, 0.0, 0.54, 0.0, 0.06, 0.0])
     target = choices[0, HEAD_OP_PAIRS.index((Head.ALPHA_TARGET, Op.GERMINATE))].tolist()

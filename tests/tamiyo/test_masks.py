@@ -221,7 +221,7 @@ def test_a_ramp_and_a_start_elsewhere_are_named_in_the_refusal() -> None:
     for decision, words in (
         (Decision(op=Op.GERMINATE, slot="r0c0", blueprint="norm"), "slot 'r0c1' is TRAINING; one start at a time"),
         (Decision(op=Op.GERMINATE, slot="r0c1", blueprint="norm"), "not enabled; enabled: r0c0, r0c2"),
-        (Decision(op=Op.PRUNE, slot="r0c2"), "being ramped down already, 2 epochs left"),
+        (Decision(op=Op.PRUNE, slot="r0c2"), "being ramped down to be pruned, 2 epochs left"),
         (Decision(op=Op.ADVANCE, slot="r0c2"), "being ramped down to be pruned, 2 epochs left"),
         (Decision(op=Op.SET_ALPHA_TARGET, slot="r0c2"), "on its way to 0, 2 epochs left"),
     ):

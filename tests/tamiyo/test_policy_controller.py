@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from esper.leyline.actions import Op
-from esper.leyline.errors import StateError
+from esper.leyline.errors import LearningError, StateError
 from esper.tamiyo import Controller
 from esper.tamiyo.policy.batch import ObservationBatch, decision_of
 from esper.tamiyo.policy.policy import Policy, PolicyConfig
@@ -69,6 +69,15 @@ def test_the_state_handed_in_is_left_alone():
     before = json.dumps(state)
     controller.decide(steps[0].observation, state)
     assert json.dumps(state) == before
+
+
+def test_a_policy_whose_probabilities_are_no_numbers_is_refused_in_a_sentence():
+    controller = PolicyController(policy())
+    _, steps = play(controller, WORLD, random_seed=1)
+    with torch.no_grad():
+        controller.policy.heads.op.weight.fill_(3e38)
+    with pytest.raises(LearningError, match="a probability that is not a number: its weights are too large; train it again"):
+        controller.decide(steps[0].observation, controller.start(0))
 
 
 def test_memory_of_another_policy_is_refused():

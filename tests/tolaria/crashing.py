@@ -25,7 +25,7 @@ import torch
 from esper.leyline.errors import EsperError
 from esper.leyline.events import Note
 from esper.nissa import BEGINNING, Hub, JsonlSink, read_events
-from esper.tolaria.storage.checkpoint import CheckpointStore, rng_state, set_rng_state
+from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.storage.runs import RunFolder, read_run
 
 FILE_OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.listdir", "os.scandir", "os.truncate", "shutil.rmtree"}
@@ -155,7 +155,8 @@ def train(folder: Path, report: Callable[[], object] = lambda: None) -> None:
     else:
         store.rewind(found.step)
         hub.restore(found.state["telemetry"])
-        set_rng_state(found.state["rng"])
+        torch.set_rng_state(found.state["torch"])
+        random.setstate(found.state["python"])
         done, weights = found.step, found.state["weights"]
     for epoch in range(done + 1, EPOCHS + 1):
         weights = weights + torch.randn_like(weights) * random.random()
@@ -163,7 +164,8 @@ def train(folder: Path, report: Callable[[], object] = lambda: None) -> None:
             hub.emit(Note(text=f"{weights[host].sum().item()!r}"), host=host, epoch=epoch)
         hub.flush()
         if epoch % 3 == 0:
-            store.save(epoch, {"weights": weights, "rng": rng_state(), "telemetry": hub.position()})
+            streams = {"torch": torch.get_rng_state(), "python": random.getstate()}
+            store.save(epoch, {"weights": weights, **streams, "telemetry": hub.position()})
         report()
     hub.close()
     run.finish({"sum": weights.sum().item()})

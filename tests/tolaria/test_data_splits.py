@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from typing import Any, cast
 
 import numpy as np
@@ -148,33 +146,6 @@ def test_no_public_attribute_leads_to_test() -> None:
     data = small_data()
     reached = [getattr(data, name) for name in dir(data) if not name.startswith("_")]
     assert not any(isinstance(value, Split) and len(value) == 3 for value in reached)
-
-
-def test_released_data_frees_its_tensors_and_refuses_every_use() -> None:
-    data = small_data()
-    held = weakref.ref(data.train.x)
-    data.release()
-    gc.collect()
-    assert held() is None
-    uses = [lambda: data.train, lambda: data.val, data.bytes, lambda: data.test(FinalEvaluation(asked_by="x"))]
-    for use in uses:
-        with pytest.raises(DataError, match="a test: this data was released"):
-            use()
-    data.release()
-
-
-def test_bytes_counts_what_is_on_the_device_once() -> None:
-    stream = torch.arange(9)
-    text = Data(
-        classes=9,
-        train=Split(stream[:-1].view(2, 4), stream[1:].view(2, 4)),
-        val=Split(torch.zeros(1, 4), torch.zeros(1, 4)),
-        test=lambda: Split(torch.zeros(1), torch.zeros(1)),
-        fingerprint="f",
-        origin="a test",
-    )
-    assert text.bytes() == 9 * 8 + 2 * 16
-    assert get("digits").load(None, CPU).bytes() == (1077 + 360) * (64 * 4 + 8)
 
 
 def test_an_empty_split_is_refused() -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from functools import cache
+from pathlib import Path
 from typing import get_args
 
 import pytest
 import torch
 
 from esper.kasmina.slot import Form
+from esper.leyline.errors import DeviceError
 from esper.leyline.reports import EpochReport, Isolation
 from esper.leyline.stages import Stage
 from esper.tolaria.training.config import TrainingConfig
@@ -29,8 +32,9 @@ def test_the_serial_engine_reports_in_order_and_tells_its_progress() -> None:
     assert SerialEngine().run_epoch([]) == []
 
 
+@cache
 def whole_growth(config: TrainingConfig) -> tuple[Host, EpochReport]:
-    """A seed through every stage to a fossil, another one into TRAINING, and the report after it."""
+    """A seed through every stage to a fossil, another one into TRAINING, and the report after it. Tests may look, and change nothing."""
     host = make_host(5, config, epochs=30)
     grow_to(host, Stage.FOSSILIZED, "r0c0")
     grow_to(host, Stage.TRAINING, "r0c2", "depthwise")
@@ -83,6 +87,16 @@ def test_a_host_grows_through_the_compiler_s_own_autograd() -> None:
     reports = [epoch(each)[0] for each in (host, usual)]
     assert host.model.slots["r0c0"].form is Form.BLENDED
     assert reports[0].train_loss == pytest.approx(reports[1].train_loss, rel=1e-3)
+    torch.compiler.reset()
+
+
+def test_a_compiler_that_is_not_there_is_told_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # or what was compiled before would do
+    host = make_host(5, TrainingConfig(compile="inductor"), widths=(2,), kernel=1)
+    message = r"the backend 'inductor' needs a C\+\+ compiler, and none was found"
+    with torch._inductor.config.patch({"cpp.cxx": (None, "no-such-compiler")}), pytest.raises(DeviceError, match=message) as caught:
+        train_epoch(host)
+    assert "\n" not in str(caught.value)
     torch.compiler.reset()
 
 

@@ -1,4 +1,4 @@
-"""Families: members by seed, the same everywhere, within their ranges or outside in one respect, and learning rates that only fall."""
+"""Families: members by seed, the same everywhere, within their ranges, and learning rates that only fall."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from esper.leyline.errors import ConfigError
 from esper.tolaria.tasks import Family, Member, get
 
 BUILT_IN = ("digits", "stdlib", "cifar10", "cifar10-impaired", "cifar10-deep", "fashion", "tinystories")
-
 
 
 def test_members_are_the_same_in_every_process_and_release() -> None:
@@ -39,19 +38,6 @@ def test_members_lie_within_the_ranges_and_take_every_value(name: str) -> None:
         assert {getattr(member, field) for member in drawn} == set(values)
     fixed = set(asdict(family.standard)) - set(family.ranges)
     assert all(getattr(member, field) == getattr(family.standard, field) for member in drawn for field in fixed)
-
-
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_a_member_outside_differs_in_one_field_and_lies_beyond_the_range(name: str) -> None:
-    family = get(name).family
-    seen = set()
-    for seed in range(100):
-        inside, outside = family.draw(seed), family.draw_outside(seed)
-        changed = [field for field in asdict(inside) if getattr(inside, field) != getattr(outside, field)]
-        assert len(changed) == 1
-        assert getattr(outside, changed[0]) not in family.ranges.get(changed[0], ())
-        seen.add(changed[0])
-    assert seen == set(family.outside)
 
 
 def test_a_field_of_a_member_does_not_depend_on_what_else_varies() -> None:
@@ -99,8 +85,6 @@ def test_a_value_that_no_member_can_have_is_refused(values: dict[str, Any], mess
 def test_an_empty_range_is_refused() -> None:
     with pytest.raises(ConfigError, match="the range of 'epochs' is empty"):
         Family(standard=get("digits").family.standard, ranges={"epochs": ()})
-    with pytest.raises(ConfigError, match="nothing is known to lie outside"):
-        Family(standard=get("digits").family.standard).draw_outside(0)
 
 
 @given(st.sampled_from(["constant", "linear", "cosine", "step"]), st.integers(1, 60), st.floats(0, 1))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import reprlib
 
 from esper.cli.tables import Row, print_rows
 from esper.leyline.errors import ConfigError, unknown
@@ -65,6 +67,6 @@ def _topologies(name: str | None) -> tuple[Topology, ...]:
 
 def _width(text: str) -> int:
     """The width as a number."""
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise ConfigError(f"--width is {text!r}; expected a positive whole number, such as 32")
+    if not re.fullmatch("0*[1-9][0-9]{0,5}", text):
+        raise ConfigError(f"--width is {reprlib.repr(text)}; expected a whole number from 1 to 999999, such as 32")
     return int(text)

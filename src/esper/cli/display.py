@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, TextIO
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from esper.cli.scenes import Scene, scene_of
 from esper.leyline.events import Envelope, Note, RoundFinished, RunStarted, SinkFailed
 
 if TYPE_CHECKING:
     from rich.console import Group
+
+REDRAW_AFTER = 0.25
+"""Seconds that a picture stays at least."""
 
 
 class Clock:
@@ -28,14 +32,36 @@ class Clock:
         return duration(self.pace(done) * max(0.0, self.total - done)) if done > self.first else ""
 
 
-class PlainDisplay:
-    """One line per round, for logs and pipes.
+class QuietDisplay:
+    """Remarks alone, on stderr: what should never be lost, such as a checkpoint that was passed over."""
 
-    rewards: also a line for what each decision earned. out: where to; stdout if nothing is said.
-    """
+    def write(self, envelope: Envelope) -> None:
+        """Take an event, and show it if it is a remark."""
+        match envelope.event:
+            case Note(text=text):
+                self.remark(text)
+            case SinkFailed(sink=sink, error=error):
+                self.remark(f"sink {sink} failed and is dropped: {error}")
 
-    def __init__(self, out: TextIO | None = None, rewards: bool = False) -> None:
-        self.out, self.rewards = out or sys.stdout, rewards
+    def remark(self, text: str) -> None:
+        """Show a remark."""
+        print(f"esper: {text}", file=sys.stderr, flush=True)
+
+    def progress(self, share: float) -> None:
+        """So much of the present round is done, from 0 to 1; nothing shows it here."""
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        """Nothing to put away."""
+
+
+class PlainDisplay(QuietDisplay):
+    """One line per round on stdout, for logs and pipes. rewards: also a line for what each decision earned."""
+
+    def __init__(self, rewards: bool = False) -> None:
+        self.rewards = rewards
         self.scene: Scene | None = None
         self.clock = Clock(0, 1)
         self.round = self.beyond = 0
@@ -43,15 +69,12 @@ class PlainDisplay:
 
     def write(self, envelope: Envelope) -> None:
         """Take an event, and show what is worth a line."""
+        super().write(envelope)
         event = envelope.event
         if isinstance(event, RunStarted):
             self.scene, self.round, self.beyond = scene_of(event), int(event.about["round"]), 0
             self.clock = Clock(self.round, self.scene.total())
             self.say(self.scene.headline())
-        elif isinstance(event, Note):
-            self.say(event.text)
-        elif isinstance(event, SinkFailed):
-            self.say(f"sink {event.sink} failed and is dropped: {event.error}")
         elif self.scene is not None:
             self._see(envelope, self.scene)
 
@@ -70,39 +93,62 @@ class PlainDisplay:
                 self.say(f"{place}: {line}; {pace}, {self.clock.left(self.round)} left")
 
     def say(self, line: str) -> None:
-        """Show a line."""
-        print(line, file=self.out, flush=True)
+        """Show a line of progress."""
+        print(line, flush=True)
+
+    def remark(self, text: str) -> None:
+        """Show a remark, among the lines of progress."""
+        print(text, flush=True)
 
     def progress(self, share: float) -> None:
         """So much of the present round is done, from 0 to 1."""
         self.share = share
 
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-    def close(self) -> None:
-        """Nothing to put away."""
-
 
 class LiveDisplay(PlainDisplay):
-    """A picture that is redrawn in place; remarks go above it."""
+    """A picture that is redrawn in place; remarks go above it.
+
+    It is drawn by the thread that trains: one of its own could only die with a traceback when the terminal goes away.
+    """
 
     def __init__(self) -> None:
         from rich.live import Live
 
         super().__init__()
-        self.live = Live(refresh_per_second=4, get_renderable=self.render)
+        self.live = Live(auto_refresh=False, get_renderable=self.render)
+        self.drawn = 0.0
 
     def write(self, envelope: Envelope) -> None:
-        """Take an event; the picture shows it the next time it is drawn."""
+        """Take an event, and draw the picture with it."""
         super().write(envelope)
         if isinstance(envelope.event, RunStarted):
             self.live.start()
-        elif isinstance(envelope.event, RoundFinished):
-            self.live.refresh()
+        self.draw(at_once=isinstance(envelope.event, RoundFinished))
 
     def say(self, line: str) -> None:
-        """Nothing: the picture has it."""
+        """Show nothing: the picture has it."""
+
+    def remark(self, text: str) -> None:
+        """Show a remark above the picture."""
+        self.live.console.print(text, markup=False, highlight=False, emoji=False)
+
+    def progress(self, share: float) -> None:
+        """So much of the present round is done, from 0 to 1."""
+        super().progress(share)
+        with suppress(OSError):  # the hub drops a display that is broken at the next event
+            self.draw()
+
+    def draw(self, at_once: bool = False) -> None:
+        """Draw the picture anew, if it has stayed long enough."""
+        if not at_once and time.monotonic() < self.drawn + REDRAW_AFTER:
+            return
+        try:
+            self.live.refresh()
+        except OSError:
+            with suppress(OSError):
+                self.live.stop()  # which gives stdout and stderr back, before the terminal fails it as well
+            raise
+        self.drawn = time.monotonic()
 
     def close(self) -> None:
         """Leave the last picture as it is."""
@@ -129,10 +175,10 @@ class LiveDisplay(PlainDisplay):
         return Group(Text(scene.headline(), style="bold"), *scene.body(), bar)
 
 
-def make_display(quiet: bool, rewards: bool) -> PlainDisplay | None:
-    """The display that fits where the output goes; None for none. Lines of rewards and a picture redrawn in place do not go together."""
+def make_display(quiet: bool, rewards: bool) -> QuietDisplay:
+    """The display that fits where the output goes. Lines of rewards and a picture redrawn in place do not go together."""
     if quiet:
-        return None
+        return QuietDisplay()
     return LiveDisplay() if sys.stdout.isatty() and not rewards else PlainDisplay(rewards=rewards)
 
 

@@ -7,13 +7,17 @@ an exit code; its parser answers `esper COMMAND --help`.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import TextIOWrapper
+from typing import TextIO
 
-from esper.leyline.errors import EsperError, nearest, unknown
+from esper.leyline.errors import EsperError, Interrupted, nearest, unknown
 
 EXIT_USAGE = 2
 """The user asked for something that cannot be done."""
@@ -21,6 +25,9 @@ EXIT_INTERRUPTED = 130
 """Ctrl-C: 128 plus the number of SIGINT, as a shell reports it."""
 EXIT_BROKEN_PIPE = 141
 """The reader of our output went away: 128 plus the number of SIGPIPE."""
+
+WRITE_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What a write to stdout can fail with: nobody reads it, its disk is full, its terminal is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +99,61 @@ def dispatch(argv: list[str]) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point of `esper`. A user's mistake becomes one sentence on stderr; any other exception is a bug and keeps its traceback."""
+    sys.stdout, sys.stderr = _usable(sys.stdout, 1), _usable(sys.stderr, 2)
     try:
-        code = dispatch(sys.argv[1:] if argv is None else argv)
-        sys.stdout.flush()  # a reader that went away is noticed here rather than at interpreter shutdown
-    except EsperError as error:
-        print(f"esper: {error}", file=sys.stderr)
-        return EXIT_USAGE
-    except KeyboardInterrupt:
-        print("\nesper: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Python flushes stdout once more when it exits and would complain about the closed pipe then.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN_PIPE
+        code = _run(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()  # an output that is gone or full is noticed here rather than at interpreter shutdown
+    except OSError as error:
+        code = _output_failed(error)
+    if argv is None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process ends now; a further Ctrl-C has nothing left to stop
     return code
+
+
+def _run(argv: list[str]) -> int:
+    try:
+        return dispatch(argv)
+    except SystemExit as ended:  # argparse, after --help
+        return ended.code if isinstance(ended.code, int) else 0
+    except EsperError as error:
+        return _tell(f"esper: {error}", EXIT_INTERRUPTED if isinstance(error, Interrupted) else EXIT_USAGE)
+    except KeyboardInterrupt:
+        return _tell("\nesper: interrupted", EXIT_INTERRUPTED)
+
+
+def _usable(stream: TextIO | None, number: int) -> TextIO:
+    """A standard stream that can be printed to: what it cannot encode is escaped, and one that was closed leads nowhere."""
+    if stream is None:
+        # Under its own number, which a file of the run would get otherwise, and with it whatever a library prints.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        return open(number, "w")
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
+    return stream
+
+
+def _tell(line: str, code: int) -> int:
+    """Say on stderr how the command ended, if anything can be said there, and return the exit code."""
+    try:
+        print(line, file=sys.stderr)
+    except OSError:
+        _silence(sys.stderr)
+    return code
+
+
+def _output_failed(error: OSError) -> int:
+    """The exit code when it was stdout that failed: every file of ours has a name, and its errors are told elsewhere."""
+    if error.errno not in WRITE_ERRORS or error.filename is not None:
+        raise error
+    _silence(sys.stdout)
+    if isinstance(error, BrokenPipeError):
+        return EXIT_BROKEN_PIPE
+    return _tell(f"esper: the output cannot be written: {error.strerror}", EXIT_USAGE)
+
+
+def _silence(stream: TextIO) -> None:
+    """Let a broken stream lead nowhere: Python flushes it once more when it exits, and would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from math import isfinite
+from textwrap import fill
 from typing import Any
 
 from esper.cli.scenes import METHOD_WORDS
+from esper.cli.tables import Row, print_rows
+
+WIDTH = 80
+"""Columns of the narrowest terminal that results are laid out for."""
+NAMED_HOSTS = 10
+"""Hosts that a sentence names before it counts the others."""
 
 FEW_ACTS = 100
 """Recordings with fewer decisions other than WAIT than this are too thin to trust."""
@@ -12,39 +20,67 @@ FEW_ACTS = 100
 
 def print_run(summary: dict[str, Any]) -> None:
     """Hosts under a controller."""
-    hosts = summary["hosts"]
-    print(f"\n{'host':>4} {'seed':>6} {'test':>7} {'val':>7} {'size':>7}  germinated / fossilised / pruned, fossils")
-    for number, host in enumerate(hosts):
-        fossils = ", ".join(f"{slot} {s['blueprint']}" for slot, s in host["slots"].items() if s["stage"] == "FOSSILIZED")
-        counts = f"{host['germinated']} / {host['fossilized']} / {host['pruned']}"
-        size = host["parameters"] / host["host_parameters"]
-        row = f"{number:>4} {host['seed']:>6} {host['test_accuracy']:>7.2f} {host['val_accuracy']:>7.2f} {f'x{size:.2f}':>7}"
-        print(f"{row}  {counts}  {fossils}".rstrip())
-    mean = sum(host["test_accuracy"] for host in hosts) / len(hosts)
-    print(f"test accuracy of the harvested networks: {mean:.2f} on average")
+    rows: list[Row] = [
+        {
+            "host": number,
+            "seed": str(host["seed"]),
+            "test": host["test_accuracy"],
+            "val": host["val_accuracy"],
+            "size x": host["parameters"] / host["host_parameters"],
+            "seeds": host["germinated"],
+            "pruned": host["pruned"],
+            "fossils": ", ".join(f"{slot}:{seed['blueprint']}" for slot, seed in host["slots"].items() if seed["stage"] == "FOSSILIZED"),
+        }
+        for number, host in enumerate(summary["hosts"])
+    ]
+    print()
+    print_rows(rows, tuple(rows[0]), wrapped=["fossils"], width=WIDTH)
+    mean = sum(host["test_accuracy"] for host in summary["hosts"]) / len(rows)
+    _say(f"test accuracy of the harvested networks: {mean:.2f} on average")
     if "against_control" in summary:
-        print(f"against the same hosts without growth: {_difference(summary['against_control']['test_accuracy'])}")
+        found = summary["against_control"]["test_accuracy"]
+        sure = f"95 % interval {_interval(found)}, better on {_wins(found)}" if found["pairs"] > 1 else "on one host"
+        _say(f"against the same hosts without growth: {found['mean']:+.2f} points, {sure}")
+    for sentence in failures(summary):
+        _say(sentence)
     print(f"run folder: {summary['run']}")
 
 
 def print_learning(summary: dict[str, Any]) -> None:
     """A policy that was taught, and how it did on hosts it had never seen."""
     examination = summary["examination"]
-    print(f"\nexamination on {examination['hosts']} unseen hosts, by val score (accuracy minus rent) of the harvested network:")
-    print(f"{'':>10} {'score':>7} {'accuracy':>9} {'size':>7} {'fossils':>8}  policy against it")
+    rows: list[Row] = []
     for name, arm in examination["arms"].items():
-        against = _difference(examination["policy_against"][name]) if name != "policy" else ""
-        size = f"x{arm['growth']:.2f}"
-        row = f"{name:>10} {arm['score']:>7.2f} {arm['accuracy']:>9.2f} {size:>7} {arm['fossils']:>8.2f}"
-        print(f"{row}  {against}".rstrip())
-    print(verdict(examination))
+        row = {"": name, "score": arm["score"], "val": arm["accuracy"], "size x": arm["growth"], "fossils": arm["fossils"]}
+        found = examination["policy_against"].get(name)
+        difference, wins = (f"{found['mean']:+.2f} {_interval(found)}", _wins(found)) if found else ("", "")
+        rows.append({**row, "policy minus it [95 %]": difference, "better on": wins})
+    _say(f"\nexamination on {examination['hosts']} unseen hosts; score is the val accuracy of the harvested network minus rent:")
+    print_rows(rows, tuple(rows[0]), wrapped=[], width=WIDTH)
+    _say(verdict(examination))
     print(f"policy: {summary['run']}/policy.safetensors")
     print(f"run folder: {summary['run']}")
 
 
+def failures(summary: dict[str, Any]) -> list[str]:
+    """A sentence for each way in which hosts of a run, or their twins, came to nothing, so that their figures mislead."""
+    found = []
+    for whose, hosts in (("", summary["hosts"]), ("the control twin of ", summary.get("control", []))):
+        # A host decides once after each epoch; a sum is finite where both of its parts are.
+        undone = [number for number, host in enumerate(hosts) if host["rollbacks"] >= sum(host["decisions"].values())]
+        diverged = [number for number, host in enumerate(hosts) if not isfinite(float(host["val_loss"]) + float(host["test_loss"]))]
+        if undone:
+            found.append(f"{whose}{_hosts(undone)} was rolled back in every epoch: it never learned, and its figures are those of chance")
+        if diverged:
+            found.append(f"{whose}{_hosts(diverged)} ended with a loss that is not finite: it diverged, and its figures mean nothing")
+    return found
+
+
 def print_study(summary: dict[str, Any]) -> None:
     """What was imitated, how well on hosts held out, and what cannot be said."""
-    print("\n" + "\n".join(study_verdict(summary["study"])))
+    print()
+    for sentence in study_verdict(summary["study"]):
+        _say(sentence)
     print(f"policy: {summary['run']}/policy.safetensors")
     print(f"go on with: esper train ppo --from-policy {summary['run']}/policy.safetensors")
     print(f"run folder: {summary['run']}")
@@ -103,12 +139,25 @@ def verdict(examination: dict[str, Any]) -> str:
     return "the policy " + "; it ".join(parts)
 
 
-def _difference(difference: dict[str, Any]) -> str:
-    if difference["pairs"] == 1:
-        return f"{difference['mean']:+.2f} points, on one host"
-    interval = f"[{difference['low']:+.2f}, {difference['high']:+.2f}]"
-    return f"{difference['mean']:+.2f} points, 95 % interval {interval}, better on {difference['wins']} of {difference['pairs']}"
+def _interval(found: dict[str, Any]) -> str:
+    return f"[{found['low']:+.2f}, {found['high']:+.2f}]" if found["pairs"] > 1 else ""
+
+
+def _wins(found: dict[str, Any]) -> str:
+    return f"{found['wins']} of {found['pairs']}"
+
+
+def _hosts(hosts: list[int]) -> str:
+    """One host, or each of several, by number."""
+    names = [str(number) for number in hosts[:NAMED_HOSTS]] + ([f"{len(hosts) - NAMED_HOSTS} more"] if len(hosts) > NAMED_HOSTS else [])
+    return f"host {names[0]}" if len(hosts) == 1 else f"each of the hosts {_and(names)}"
 
 
 def _and(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _say(text: str) -> None:
+    """Print a sentence in lines that no terminal breaks inside a number."""
+    for line in text.splitlines():
+        print(fill(line, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from os.path import isdir
 from pathlib import Path
 from typing import Any
 
 from esper.cli.flags import Parser
+from esper.cli.results import failures
+from esper.cli.tables import Row, print_rows
 from esper.leyline.errors import EsperError, RunError
 from esper.tolaria.storage.runs import list_runs, read_summary
 
@@ -18,10 +21,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=Path("runs"), metavar="DIR", help="where runs lie (default: runs)")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     arguments = parser.parse_args(argv)
-    if not arguments.folder.is_dir():
+    if not isdir(arguments.folder):  # pathlib raises for a name that is too long
         raise RunError(f"there is no folder {arguments.folder}; runs are made by esper train")
     runs, problems = list_runs(arguments.folder)
-    rows = []
+    rows: list[Row] = []
     for run in runs:
         try:
             result = _result(read_summary(run.path)) if run.status == "finished" else ""
@@ -35,10 +38,7 @@ def main(argv: list[str]) -> int:
     elif not rows:
         print(f"no runs in {arguments.folder}")
     else:
-        names = ("run", "status", "created", "result", "command")
-        widths = [max(len(name), *(len(row[name]) for row in rows)) for name in names]
-        for cells in (names, *([row[name] for name in names] for row in rows)):
-            print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+        print_rows(rows, tuple(rows[0]), wrapped=["run", "result", "command"])
     for problem in problems:
         print(f"esper: {problem}", file=sys.stderr)
     return 0
@@ -52,4 +52,5 @@ def _result(summary: dict[str, Any]) -> str:
         return ""
     hosts = summary["hosts"]
     text = f"test {sum(host['test_accuracy'] for host in hosts) / len(hosts):.2f}"
-    return text + (f" ({summary['against_control']['test_accuracy']['mean']:+.2f})" if "against_control" in summary else "")
+    text += f" ({summary['against_control']['test_accuracy']['mean']:+.2f})" if "against_control" in summary else ""
+    return text + (", with hosts that came to nothing" if failures(summary) else "")

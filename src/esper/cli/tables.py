@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from io import StringIO
 
-Row = Mapping[str, str | int | bool]
+Row = Mapping[str, str | int | float | bool]
 
 
-def print_rows(rows: Sequence[Row], columns: Sequence[str], *, wrapped: Sequence[str], section: str | None = None) -> None:
-    """Print these columns of the rows, numbers to the right with thousands separated.
+def print_rows(rows: Sequence[Row], columns: Sequence[str], *, wrapped: Sequence[str], section: str = "", width: int | None = None) -> None:
+    """Print these columns of the rows, numbers to the right: whole ones with thousands separated, others with two decimals.
 
-    wrapped: columns that a table may break into several lines. section: between rows that differ in it, a table has a line.
+    wrapped: columns that may be broken into several lines, between words. section: between rows that differ in it, a table has a line.
+    width: of the aligned lines in a pipe; without it, each row is one line however long it is. A table is as wide as its terminal.
     """
-    numbers = {name for name in columns if all(isinstance(row[name], int) for row in rows)}
-    cells = [[f"{row[name]:,}" if name in numbers else str(row[name]) for name in columns] for row in rows]
-    if not sys.stdout.isatty():
-        widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-        for line in (columns, *cells):
-            aligned = (f"{cell:{'>' if name in numbers else '<'}{width}}" for cell, name, width in zip(line, columns, widths, strict=True))
-            print("  ".join(aligned).rstrip())
-        return
     from rich.console import Console
     from rich.table import Table
 
-    table = Table()
+    piped = not sys.stdout.isatty()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0)) if piped else Table()
+    text = StringIO()  # as a Console of stdout ends the process when nobody reads it
+    wide = (width or 100_000) if piped else None
+    console = Console(file=text, force_terminal=not piped, width=wide, markup=False, emoji=False, highlight=False)
     for name in columns:
-        table.add_column(name, justify="right" if name in numbers else "left", no_wrap=name not in wrapped)
-    for row, line, following in zip(rows, cells, [*rows[1:], None], strict=True):
-        table.add_row(*line, end_section=section is not None and following is not None and following[section] != row[section])
-    Console().print(table)
+        numbers = all(isinstance(row[name], int | float) for row in rows)
+        table.add_column(name, justify="right" if numbers else "left", no_wrap=name not in wrapped, overflow="fold")
+    for row, following in zip(rows, [*rows[1:], None], strict=True):
+        last = following is None or not section or following[section] == row[section]
+        table.add_row(*(_cell(row[name]) for name in columns), end_section=not last)
+    console.print(table)
+    print("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
+
+
+def _cell(value: str | int | float | bool) -> str:
+    return value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:.2f}"

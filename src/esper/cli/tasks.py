@@ -86,12 +86,12 @@ def _download(name: str, place: Path | None) -> int:
 
 def _source(name: str) -> Source:
     """The published set of that name, or of the task of that name."""
-    from esper.tolaria import tasks
     from esper.tolaria.data.sources import SOURCES
+    from esper.tolaria.tasks import TASKS
 
-    by_task = {task.name: task.published for task in map(tasks.get, tasks.names()) if task.published is not None}
+    by_task = {name: entry.value.published for name, entry in TASKS.items() if entry.value.published is not None}
     known: dict[str, Source] = {**by_task, **SOURCES}
-    if name in tasks.names() and name not in known:
+    if name in TASKS and name not in known:
         raise DataError(f"task {name!r} brings its own data; there is nothing to download")
     if name not in known:
         raise unknown("data set", name, known)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import shlex
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from esper.cli.flags import Parser, add_flags, changes
-from esper.cli.main import EXIT_INTERRUPTED
 from esper.cli.results import print_learning, print_run, print_study
 from esper.leyline.config import load, replace_fields
 from esper.leyline.errors import ConfigError, unknown
@@ -170,23 +168,18 @@ def _parser(name: str, method: Method, config: type, everything: bool) -> Parser
 
 
 def _add_common(parser: Parser) -> None:
-    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
+    parser.add_argument("--quiet", action="store_true", help="no progress: only remarks, on stderr, and the result")
+    parser.add_argument("--sinks", nargs="+", default=[], metavar="NAME", help="also send the events to these sinks of plug-ins")
     parser.add_argument("--telemetry", action=argparse.BooleanOptionalAction, default=True, help="record events in events.jsonl")
     parser.add_argument("--show-reward-components", action="store_true", help="print what each decision earned, and why")
 
 
 def _report(run: Callable[..., dict[str, Any]], arguments: argparse.Namespace) -> int:
-    """Run under a display and say what came out; an interrupted run says how to go on."""
+    """Run under a display and say what came out."""
     from esper.cli.display import make_display
-    from esper.simic.runs.runner import Interrupted
 
     display = make_display(arguments.quiet, arguments.show_reward_components)
-    watching = {"sinks": [display], "progress": display.progress} if display is not None else {}
-    try:
-        summary = run(telemetry=arguments.telemetry, **watching)
-    except Interrupted as stopped:
-        print(f"esper: {stopped}", file=sys.stderr)
-        return EXIT_INTERRUPTED
+    summary = run(sinks=[display, *arguments.sinks], progress=display.progress, telemetry=arguments.telemetry)
     printers = {"examination": print_learning, "study": print_study}
     next((printer for key, printer in printers.items() if key in summary), print_run)(summary)
     return 0

@@ -5,17 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from esper.leyline.actions import Curve, Style
+from esper.leyline.actions import Curve
 
 SIGMOID_STEEPNESS: dict[Curve, float] = {Curve.SIGMOID_GENTLE: 6.0, Curve.SIGMOID: 12.0, Curve.SIGMOID_SHARP: 24.0}
-
-FIRST_CURVE: dict[Style, Curve] = {
-    Style.LINEAR_ADD: Curve.LINEAR,
-    Style.SIGMOID_ADD: Curve.SIGMOID,
-    Style.LINEAR_MULTIPLY: Curve.LINEAR,
-    Style.GATED: Curve.LINEAR,
-}
-"""The curve along which alpha first rises, by style."""
 
 
 def curve_value(curve: Curve, t: float) -> float:

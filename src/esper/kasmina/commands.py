@@ -15,19 +15,19 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from esper.kasmina.alpha import FIRST_CURVE, Ramp
+from esper.kasmina.alpha import Ramp
 from esper.kasmina.attach.probe import evaluating, untouched
 from esper.kasmina.blending import Gating
 from esper.kasmina.gates import NEXT_GATE, judge
 from esper.kasmina.seed_state import SeedState
-from esper.kasmina.slot import Slot
+from esper.kasmina.slot import Slot, random_stream
 from esper.leyline.actions import Curve, Style
 from esper.leyline.errors import BlueprintError, ConfigError, GateError, TransitionError, unknown
 from esper.leyline.events import AlphaRetargeted, Event, GateChecked, StageChanged
 from esper.leyline.reports import GATE_BEFORE, Gate, GateConfig, GateVerdict, LifecycleConfig, SeedReport
 from esper.leyline.stages import Stage, check_transition
 
-Report = Callable[[Slot], SeedReport]
+Report = Callable[[str], SeedReport]
 E = TypeVar("E", bound=IntEnum)
 
 
@@ -56,10 +56,11 @@ def advance(slot: Slot, *, report: Report, gates: GateConfig, cause: str = "adva
     if state.pruning:
         raise TransitionError(f"slot {slot.id!r} is being ramped down to be pruned; it cannot advance")
     gate = NEXT_GATE[state.stage]
-    verdict = require(judge(gate, report(slot), gates))
+    verdict = require(judge(gate, report(slot.id), gates))
     state = state.enter(slot.id, GATE_BEFORE[gate])
     if state.stage is Stage.BLENDING:
-        state = replace(state, ramp=Ramp(start=0.0, target=state.alpha_target, epochs=state.tempo, curve=FIRST_CURVE[state.style]))
+        curve = Curve.SIGMOID if state.style is Style.SIGMOID_ADD else Curve.LINEAR
+        state = replace(state, ramp=Ramp(start=0.0, target=state.alpha_target, epochs=state.tempo, curve=curve))
     return [gate_event(verdict), _enter(slot, state, cause)]
 
 
@@ -76,7 +77,8 @@ def set_alpha_target(slot: Slot, target: float, *, speed: int, curve: Curve, sty
     ramp = Ramp(start=state.alpha, target=target, epochs=speed, curve=_member(Curve, curve))
     gating = slot.gating if style is Style.GATED else None
     if style is Style.GATED and gating is None:
-        gating = slot.build_gating(_stream(stream, slot.id, -state.germinations))
+        with random_stream(_stream(stream, slot.id, -state.germinations)):
+            gating = slot.build_gating()
     return _send_alpha(slot, ramp, "set_alpha_target", gating, style=style)
 
 
@@ -96,7 +98,7 @@ def prune(slot: Slot, *, speed: int = 0, curve: Curve = Curve.LINEAR, cause: str
 def fossilize(slot: Slot, *, report: Report, gates: GateConfig) -> list[Event]:
     """HOLDING to FOSSILIZED, through G5: the seed is part of the network for good."""
     check_transition(slot.id, slot.state.stage, Stage.FOSSILIZED)
-    verdict = require(judge(Gate.G5, report(slot), gates))
+    verdict = require(judge(Gate.G5, report(slot.id), gates))
     state = slot.state.enter(slot.id, Stage.FOSSILIZED)
     return [gate_event(verdict), _enter(slot, state, "fossilize")]
 
@@ -110,7 +112,8 @@ def tick(slot: Slot, *, report: Report, gates: GateConfig, config: LifecycleConf
     elif state.stage is Stage.EMBARGOED and state.epochs_in_stage >= config.embargo_epochs:
         events.append(_enter(slot, state.enter(slot.id, Stage.RESETTING), "tick"))
     elif state.stage is Stage.RESETTING and state.epochs_in_stage >= config.reset_epochs:
-        events.append(_enter(slot, state.emptied(), "tick"))
+        # An empty slot remembers only how many seeds there have been.
+        events.append(_enter(slot, SeedState(previous_stage=state.stage, germinations=state.germinations), "tick"))
     elif state.stage is Stage.GERMINATED and config.auto_advance:
         events += _try_advance(slot, report, gates)
     elif state.ramp is not None and state.stage is Stage.BLENDING:
@@ -137,7 +140,7 @@ def gate_event(verdict: GateVerdict) -> GateChecked:
 
 
 def _try_advance(slot: Slot, report: Report, gates: GateConfig) -> list[Event]:
-    verdict = judge(NEXT_GATE[slot.state.stage], report(slot), gates)
+    verdict = judge(NEXT_GATE[slot.state.stage], report(slot.id), gates)
     return advance(slot, report=report, gates=gates, cause="tick") if verdict.passed else [gate_event(verdict)]
 
 

@@ -14,23 +14,13 @@ from torch import Tensor, nn, optim
 from torch.utils import _pytree as pytree
 
 from esper.kasmina import commands
-from esper.kasmina.attach.probe import Example, check_parameters, probe, untouched
+from esper.kasmina.attach.probe import Example, check_parameters, modes_kept, probe, untouched
 from esper.kasmina.gates import NEXT_GATE, judge
 from esper.kasmina.gradients import SUMS, GradientMeter, Scale, gradient_stats
 from esper.kasmina.harvest import harvest
-from esper.kasmina.norms import (
-    HARVEST_SAMPLES,
-    REFERENCE_SAMPLES,
-    Norm,
-    check_loader,
-    norms_in_eval,
-    recalibrated,
-    reference_batches,
-    tracked_norms,
-)
-from esper.kasmina.optimizer_groups import Follower, parameter_groups
-from esper.kasmina.showing import forms_of, shared_out, shown_as
-from esper.kasmina.slot import FIGURES, Form, Slot, Slots, check_ids
+from esper.kasmina.norms import HARVEST_SAMPLES, REFERENCE_SAMPLES, Norm, check_loader, recalibrated, reference_batches, tracked_norms
+from esper.kasmina.optimizer_groups import SLOT_KEY, Follower
+from esper.kasmina.slot import FIGURES, Form, Slot, Slots, shown_as
 from esper.kasmina.state import check_state
 from esper.leyline.actions import Curve, Decision, Op, Style
 from esper.leyline.errors import ConfigError, GateError, SlotError, TransitionError, unknown
@@ -79,7 +69,9 @@ class Growable(nn.Module):
         named = dict(slots) if isinstance(slots, Mapping) else {path: path for path in slots}
         if isinstance(slots, str) or not named or len(named) != len(slots):
             raise SlotError(f"slots is a list of distinct module paths, or a mapping from ids to paths, found {slots!r}")
-        check_ids(named)
+        for id in named:
+            if not isinstance(id, str) or not id or "/" in id:
+                raise SlotError(f"a slot's id is a string, not empty and without '/', found {id!r}")
         places = probe(model, example, named.values(), causal=causal, topology=topology or {})
         if len(set(named.values())) != len(named):
             raise SlotError("two slots have the same path; a module can carry one slot")
@@ -156,7 +148,7 @@ class Growable(nn.Module):
 
     def advance(self, slot: str) -> None:
         """Move a seed one stage on, if its gate agrees: GERMINATED to TRAINING to BLENDING to HOLDING."""
-        self._command(slot, commands.advance, report=self._report, gates=self.gates)
+        self._command(slot, commands.advance, report=self.report, gates=self.gates)
 
     def set_alpha_target(
         self, slot: str, target: float, *, speed: int = 3, curve: Curve | str = Curve.LINEAR, style: Style | str | None = None
@@ -170,7 +162,7 @@ class Growable(nn.Module):
 
     def fossilize(self, slot: str) -> None:
         """Keep a HOLDING seed for good, if gate G5 agrees."""
-        self._command(slot, commands.fossilize, report=self._report, gates=self.gates)
+        self._command(slot, commands.fossilize, report=self.report, gates=self.gates)
 
     def act(self, decision: Decision) -> None:
         """Carry out a controller's decision."""
@@ -199,8 +191,9 @@ class Growable(nn.Module):
         """
         reports = {report.slot: report for report in self.reports(figures)}
 
-        def known(slot: Slot) -> SeedReport:
-            return replace(reports[slot.id], alpha=slot.state.alpha, ramp_left=slot.state.ramp_left)
+        def known(id: str) -> SeedReport:
+            state = self.slots[id].state
+            return replace(reports[id], alpha=state.alpha, ramp_left=state.ramp_left)
 
         for slot in self.slots.values():
             slot.state = replace(slot.state, gradients=reports[slot.id].gradients, gradient_ratio=reports[slot.id].gradient_ratio)
@@ -236,17 +229,22 @@ class Growable(nn.Module):
 
     def report(self, slot: str) -> SeedReport:
         """All that is known about the seed at one slot."""
-        return self._report(self.slots[slot])
+        return dict(zip(self.slots, self.reports(), strict=True))[self.slots[slot].id]
 
     def figures(self) -> Tensor:
         """All that reports need from the device, in one tensor of shape (SUMS + FIGURES * slots,): sums of the host's gradients, then for
         each slot those of its seed's and whether the seed is finite. For an engine that reads those of many models at once."""
-        return self._figures(self.slots.values())
+        sums = self.host_meter.sums
+        return torch.cat((sums, *(slot.figures().to(sums.device) for slot in self.slots.values())))
 
     def reports(self, figures: Sequence[float] | None = None) -> tuple[SeedReport, ...]:
         """One report for each slot, in order. figures: those of `figures()`, read already; by default they are read, which is the only
         wait for the device."""
-        return self._reports(self.slots.values(), figures)
+        figures = self.figures().tolist() if figures is None else figures
+        host, size = gradient_stats(figures[:SUMS]), sum(p.numel() for p in self.host.parameters())
+        # (SUMS + FIGURES * slots,) is the host's sums, then a row for each slot.
+        rows = [figures[start : start + FIGURES] for start in range(SUMS, len(figures), FIGURES)]
+        return tuple(slot.report(row, host, size) for slot, row in zip(self.slots.values(), rows, strict=True))
 
     def host_gradients(self, figures: Sequence[float] | None = None) -> GradientStats | None:
         """Gradients of the host in the present epoch; None before its first step. figures: as in `reports`."""
@@ -305,8 +303,9 @@ class Growable(nn.Module):
             before.leave()
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Groups to build an optimiser from: the host's, and one for each slot."""
-        return parameter_groups(self.host, self.slots.values())
+        """Groups to build an optimiser from: the host's, and one for each slot, empty while it has no seed."""
+        seeds = [{"params": slot.seed_parameters(), SLOT_KEY: slot.id} for slot in self.slots.values()]
+        return [{"params": [p for p in self.host.parameters() if p.requires_grad]}, *seeds]
 
     def measure_gradients(self) -> None:
         """Add the present gradients to the statistics. An optimiser that follows does it at each step while a seed is alive;
@@ -341,7 +340,9 @@ class Growable(nn.Module):
         training = [slot for slot in self.slots.values() if slot.state.stage is Stage.TRAINING]
         if not training:
             return None
-        with untouched(self.host), norms_in_eval(self.host), self.trial(*(slot.id for slot in training)):
+        with untouched(self.host), modes_kept(self.host), self.trial(*(slot.id for slot in training)):
+            for norm in tracked_norms(self.host):
+                norm.training = False
             loss = closure()
             parameters = [p for slot in training for p in slot.seed_parameters() if p.requires_grad]
             # Inside, because a host that recomputes its activations runs its forward pass again here.
@@ -373,13 +374,29 @@ class Growable(nn.Module):
 
     def showing(self, on: Collection[str]) -> AbstractContextManager[None]:
         """The network with exactly these slots switched on, a configuration; one in TRAINING is shown at its target alpha."""
-        return shown_as(self.slots, forms_of(self.slots, [self.slots[id].id for id in on]))
+        forms: dict[str, Form] = dict.fromkeys(self.slots, Form.ABSENT)
+        for id in on:
+            slot = self.slots[id]
+            if slot.state.stage not in OCCUPIED or slot.state.stage is Stage.GERMINATED:
+                raise TransitionError(f"slot {id!r} is {slot.state.stage.name}; it has nothing to switch on")
+            forms[id] = Form.TRIAL if slot.state.stage is Stage.TRAINING else slot.form
+        return shown_as(self.slots, forms)
 
     @contextmanager
     def stacked(self, configurations: Sequence[frozenset[str]], batch: int) -> Iterator[None]:
         """Several configurations in one pass: the input holds `batch` samples for each, one configuration after another."""
-        with self.showing(frozenset[str]().union(*configurations)), shared_out(self.slots, configurations, batch):
-            yield
+        on = frozenset[str]().union(*configurations)
+        with self.showing(on):
+            try:
+                for id in on:
+                    slot = self.slots[id]
+                    # One flag for each configuration, (C,), repeated for its samples: (C * batch,).
+                    share = torch.tensor([id in c for c in configurations], device=slot.alpha.device)
+                    slot.share = share.repeat_interleave(batch)
+                yield
+            finally:
+                for id in on:
+                    self.slots[id].share = None
 
     # Batch norms
 
@@ -449,25 +466,6 @@ class Growable(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         # A copy starts without an optimiser and a loader, which belong to the original, and compiles for itself.
         return {**self.__dict__, "_follower": None, "_entries": {}, "reference": None}
-
-    # Helpers
-
-    def _slots(self) -> list[Slot]:
-        return list(self.slots.values())
-
-    def _report(self, slot: Slot) -> SeedReport:
-        return self._reports([slot])[0]
-
-    def _reports(self, slots: Collection[Slot], figures: Sequence[float] | None = None) -> tuple[SeedReport, ...]:
-        figures = self._figures(slots).tolist() if figures is None else figures
-        host, size = gradient_stats(figures[:SUMS]), sum(p.numel() for p in self.host.parameters())
-        # (SUMS + FIGURES * slots,) is the host's sums, then a row for each slot.
-        rows = [figures[start : start + FIGURES] for start in range(SUMS, len(figures), FIGURES)]
-        return tuple(slot.report(row, host, size) for slot, row in zip(slots, rows, strict=True))
-
-    def _figures(self, slots: Iterable[Slot]) -> Tensor:
-        sums = self.host_meter.sums
-        return torch.cat((sums, *(slot.figures().to(sums.device) for slot in slots)))
 
 
 def _enter_host(host: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recompute
 
-from esper.kasmina.blueprints.tokens import SelfAttention
+from esper.kasmina.blueprints import SelfAttention
 from esper.leyline.errors import ConfigError
 
 INIT_STD = 0.02

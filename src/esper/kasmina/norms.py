@@ -29,19 +29,6 @@ def tracked_norms(model: nn.Module) -> list[Norm]:
 
 
 @contextmanager
-def norms_in_eval(model: nn.Module) -> Iterator[None]:
-    """Batch norms use their running statistics, as in eval mode; everything else stays in its own mode."""
-    norms = [norm for norm in tracked_norms(model) if norm.training]
-    try:
-        for norm in norms:
-            norm.training = False
-        yield
-    finally:
-        for norm in norms:
-            norm.training = True
-
-
-@contextmanager
 def recalibrated(model: nn.Module, norms: Sequence[Norm], batches: Iterable[Example]) -> Iterator[None]:
     """Inside, these norms have the statistics of the network as it is now, on these inputs. Put back bit for bit, whatever happens.
 

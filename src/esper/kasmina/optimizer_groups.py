@@ -6,7 +6,7 @@ Groups made up front are what keeps learning-rate schedulers working: they count
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -93,36 +93,32 @@ def _slot_groups(optimizer: optim.Optimizer, host: nn.Module, slots: Slots) -> d
     foreign = sorted(set(groups) - set(slots))
     if foreign:
         raise OptimizerError(f"the optimiser has a group for slot {foreign[0]!r}, which this model does not have")
+    others = [group for group in optimizer.param_groups if SLOT_KEY not in group]
     missing = [slot for slot in slots.values() if slot.id not in groups]
     known = {id(p) for p in host.parameters()}
     host_groups = [g for g in optimizer.param_groups if any(id(p) in known for p in g["params"])]
     # An optimiser of the seeds alone has a group for each slot and nothing else.
-    if not host_groups and (missing or any(g["params"] for g in optimizer.param_groups if SLOT_KEY not in g)):
+    if not host_groups and (missing or any(g["params"] for g in others)):
         raise OptimizerError("the optimiser holds none of the model's parameters; build it from model.parameter_groups()")
     if isinstance(optimizer, optim.LBFGS):
         raise OptimizerError("LBFGS has one fixed parameter group and cannot follow the growth; use SGD or Adam, for example")
-    if missing and _has_scheduler(optimizer):
+    # Building a scheduler leaves initial_lr in the optimiser's groups.
+    if missing and any("initial_lr" in group for group in optimizer.param_groups):
         raise OptimizerError(
             "a learning-rate scheduler was built before the optimiser followed the model; "
             "build the optimiser from model.parameter_groups(), or call model.follow(optimizer) before making the scheduler"
         )
-    _take_out_seeds(optimizer, slots.values())
+    # Seeds that grew before the optimiser was built from model.parameters() leave the host's groups, or they would be stepped twice.
+    seeds = {id(p) for slot in slots.values() for p in slot.seed_parameters()}
+    for group in others:
+        stay = [i for i, p in enumerate(group["params"]) if id(p) not in seeds]
+        for key in {"params", "param_names"} & group.keys():
+            group[key][:] = [group[key][i] for i in stay]
     for slot in missing:
         settings = {k: copy.deepcopy(v) for k, v in _neighbour(host_groups, host, slot).items() if k not in ("params", "param_names")}
         names: dict[str, list[str]] = {"param_names": []} if "param_names" in host_groups[0] else {}
         optimizer.add_param_group({**settings, **names, "params": [], SLOT_KEY: slot.id})
     return {group[SLOT_KEY]: place for place, group in enumerate(optimizer.param_groups) if SLOT_KEY in group}
-
-
-def _take_out_seeds(optimizer: optim.Optimizer, slots: Iterable[Slot]) -> None:
-    """Seeds that grew before the optimiser was built from model.parameters() leave the host's groups, or they would be stepped twice."""
-    seeds = {id(p) for slot in slots for p in slot.seed_parameters()}
-    for group in optimizer.param_groups:
-        if SLOT_KEY not in group:
-            stay = [i for i, p in enumerate(group["params"]) if id(p) not in seeds]
-            for key in ("params", "param_names"):
-                if key in group:
-                    group[key][:] = [group[key][i] for i in stay]
 
 
 def _neighbour(groups: list[dict[str, Any]], host: nn.Module, slot: Slot) -> dict[str, Any]:
@@ -136,16 +132,3 @@ def _neighbour(groups: list[dict[str, Any]], host: nn.Module, slot: Slot) -> dic
             if any(id(p) in nearby for p in group["params"]):
                 return group
     return groups[0]
-
-
-def _has_scheduler(optimizer: optim.Optimizer) -> bool:
-    # Building a scheduler replaces the optimiser's bound step by a counting one and leaves initial_lr in its groups.
-    return any("initial_lr" in group for group in optimizer.param_groups)
-
-
-def parameter_groups(host: nn.Module, slots: Iterable[Slot]) -> list[dict[str, Any]]:
-    """Groups to build an optimiser from: the host's parameters, then one group for each slot, empty while it has no seed."""
-    return [
-        {"params": [p for p in host.parameters() if p.requires_grad]},
-        *({"params": slot.seed_parameters(), SLOT_KEY: slot.id} for slot in slots),
-    ]

@@ -33,10 +33,6 @@ class SeedState(SeedRecord):
         check_transition(slot, self.stage, stage)
         return replace(self, stage=stage, previous_stage=self.stage, epochs_in_stage=0, **changes)
 
-    def emptied(self) -> SeedState:
-        """The record of an empty slot, which remembers only how many seeds there have been."""
-        return SeedState(previous_stage=self.stage, germinations=self.germinations)
-
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> SeedState:
         """The inverse of to_plain; raises StateError for anything that it could not have written."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, Sequence, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from enum import Enum, auto
@@ -19,7 +19,7 @@ from esper.kasmina.gradients import SUMS, GradientMeter, gradient_ratio, gradien
 from esper.kasmina.seed_state import SeedState
 from esper.leyline.actions import Style
 from esper.leyline.codec import to_plain
-from esper.leyline.errors import BlueprintError, EsperError, SlotError, StateError, unknown
+from esper.leyline.errors import BlueprintError, EsperError, StateError, unknown
 from esper.leyline.reports import GradientStats, Isolation, SeedRecord, SeedReport
 from esper.leyline.stages import BLENDED, OCCUPIED, Stage
 
@@ -93,11 +93,6 @@ class Slot(nn.Module):
         self.share: Tensor | None = None  # per-sample mask of a stacked pass; see Growable.stacked
         self.to(place.device)
 
-    @property
-    def life(self) -> SeedState:
-        """The record under the name that tolaria's host knows."""
-        return self.state
-
     # The forward pass
 
     def hook(self, module: nn.Module, args: Any, output: Any) -> Any:
@@ -162,14 +157,10 @@ class Slot(nn.Module):
             except Exception as error:
                 what = f"blueprint {blueprint!r} cannot be built for slot {self.id!r}, {self.place.shape}"
                 raise BlueprintError(f"{what}: {type(error).__name__}: {error}") from error
-            return self._place(seed), self._new_gating() if style is Style.GATED else None
+            return self._place(seed), self.build_gating() if style is Style.GATED else None
 
-    def build_gating(self, stream: int) -> Gating:
-        """A new gate for a seed that becomes GATED later."""
-        with random_stream(stream):
-            return self._new_gating()
-
-    def _new_gating(self) -> Gating:
+    def build_gating(self) -> Gating:
+        """A new gate, drawn from the present random stream."""
         return self._place(Gating(self.place.shape.topology, self.place.shape.width))
 
     def _place(self, module: M) -> M:
@@ -282,11 +273,19 @@ class Slots(nn.Module):
         return self._by_id.items()
 
 
-def check_ids(ids: Iterable[str]) -> None:
-    """Raise SlotError for what cannot be a slot's id."""
-    for id in ids:
-        if not isinstance(id, str) or not id or "/" in id:
-            raise SlotError(f"a slot's id is a string, not empty and without '/', found {id!r}")
+@contextmanager
+def shown_as(slots: Slots, forms: Mapping[str, Form]) -> Iterator[None]:
+    """Inside, these slots have other forms. Put back on the way out, whatever happens inside."""
+    before = [(slots[id], slots[id].form, slots[id].state.stage) for id in forms]
+    try:
+        for slot, _, _ in before:
+            slot.form = forms[slot.id]
+        yield
+    finally:
+        for slot, form, stage in before:
+            slot.form = form
+            if slot.state.stage is not stage:  # moved on inside
+                slot.settle()
 
 
 def module_name(id: str) -> str:

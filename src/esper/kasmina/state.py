@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,9 @@ from esper.leyline.errors import StateError, nearest
 if TYPE_CHECKING:
     from esper.kasmina.growable import Growable
 
+OF_A_SEED = re.compile(r"slots\.[^.]+\.(seed|gating)(\.|$)")
+"""Names of what a slot holds while it has a seed."""
+
 
 def check_state(model: Growable, state: Mapping[str, Any], strict: bool) -> None:
     """Raise StateError unless `state` fits this model, grown to where the state says it was."""
@@ -21,7 +25,7 @@ def check_state(model: Growable, state: Mapping[str, Any], strict: bool) -> None
     for name in state:
         if not isinstance(name, str):
             raise StateError(f"names of a state dict are strings, found {name!r}")
-    expected: dict[str, Any] = {k: v for k, v in model.state_dict().items() if not _belongs_to_a_seed(k)}
+    expected: dict[str, Any] = {k: v for k, v in model.state_dict().items() if not OF_A_SEED.match(k)}
     for id, slot in model.slots.items():
         prefix = f"slots.{module_name(id)}"
         name = f"{prefix}._extra_state"
@@ -32,15 +36,6 @@ def check_state(model: Growable, state: Mapping[str, Any], strict: bool) -> None
         for part, child in zip(("seed", "gating"), slot.modules_for(slot.read_extra_state(state[name])), strict=True):
             if child is not None:
                 expected.update({f"{prefix}.{part}.{k}": v for k, v in child.state_dict().items()})
-    _compare(expected, state, strict)
-
-
-def _belongs_to_a_seed(name: str) -> bool:
-    parts = name.split(".")
-    return parts[0] == "slots" and len(parts) > 2 and parts[2] in ("seed", "gating")
-
-
-def _compare(expected: Mapping[str, Any], state: Mapping[str, Any], strict: bool) -> None:
     if strict:
         for name in expected:
             if name not in state:

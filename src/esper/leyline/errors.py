@@ -62,6 +62,10 @@ class RunError(EsperError):
     """A run folder that cannot be used: taken, incomplete, or not a run."""
 
 
+class Interrupted(EsperError):
+    """A run that was asked to stop, and stopped after a checkpoint."""
+
+
 class EventError(EsperError):
     """A recorded event that cannot be read."""
 

@@ -16,8 +16,7 @@ from esper.kasmina.attach.probe import Example, call, probe, untouched
 from esper.kasmina.blueprints import names
 from esper.kasmina.growable import Growable
 from esper.leyline.errors import EsperError
-from esper.leyline.reports import GateConfig, LifecycleConfig
-from esper.leyline.stages import Stage
+from esper.leyline.reports import GateConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +71,10 @@ def check_growable(model: nn.Module, example: Example, slots: list[str] | None =
         if run("copy", lambda: _check_copy(model)):
             run("dormant", lambda: _check_identical(model, example, paths, train=False))
             run("isolation", lambda: _check_identical(model, example, paths, train=True))
-            if run("growth", lambda: _check_growth(model, example, paths)):
-                run("harvest", lambda: _check_harvest(model, example, paths))
-                run("export", lambda: _check_export(model, example, paths))
+            grown: list[Growable] = []
+            if run("growth", lambda: _check_growth(model, example, paths, grown)):
+                run("harvest", lambda: _check_harvest(grown[0]))
+                run("export", lambda: _check_export(grown[0], example))
     return Growability(tuple(proposals), tuple(checks))
 
 
@@ -91,49 +91,16 @@ def _check_copy(model: nn.Module) -> str:
 
 def _check_identical(model: nn.Module, example: Example, paths: list[str], train: bool) -> str:
     """Outputs and gradients with slots against those without, bit for bit."""
-    bare, grown = copy.deepcopy(model), _growable(model, example, paths)
-    if train:
-        for slot in grown.slot_ids:
-            _germinate(grown, slot)
-        grown.tick()
+    bare, grown = copy.deepcopy(model), _growable(model, example, paths, germinate=train)
     expected, found = _step(bare, bare, example), _step(grown, grown.host, example)
     for (name, a), (_, b) in zip(expected.items(), found.items(), strict=True):
         assert torch.equal(a, b), f"{name} differs by {float((a - b).abs().max()):.2e} from the bare model's"
     return f"outputs and {len(expected)} tensors of output and gradient are bit-identical" + (" while seeds train" if train else "")
 
 
-def _check_growth(model: nn.Module, example: Example, paths: list[str]) -> str:
-    _fossilized(model, example, paths)
-    return f"{len(paths)} seeds went from germination to fossil"
-
-
-def _check_harvest(model: nn.Module, example: Example, paths: list[str]) -> str:
-    plain = _fossilized(model, example, paths).harvest()
-    copy.deepcopy(plain).load_state_dict(plain.state_dict())
-    return "the grown network is a plain module with equal outputs"
-
-
-def _check_export(model: nn.Module, example: Example, paths: list[str]) -> str:
-    plain = _fossilized(model, example, paths).harvest().eval()
-    args = () if isinstance(example, dict) else tuple(example) if isinstance(example, (tuple, list)) else (example,)
-    torch.export.export(plain, args, example if isinstance(example, dict) else None)
-    return "torch.export takes the grown network"
-
-
-def _growable(model: nn.Module, example: Example, paths: list[str]) -> Growable:
-    gates = GateConfig(strict=False, min_training_epochs=0, min_gradient_health=0.0)
-    return Growable(copy.deepcopy(model), paths, example, gates=gates, lifecycle=LifecycleConfig())
-
-
-def _germinate(grown: Growable, slot: str) -> None:
-    grown.germinate(slot, names(grown.report(slot).topology)[-1], tempo=1)
-
-
-def _fossilized(model: nn.Module, example: Example, paths: list[str]) -> Growable:
-    grown = _growable(model, example, paths)
-    for slot in grown.slot_ids:
-        _germinate(grown, slot)
-    grown.tick()
+def _check_growth(model: nn.Module, example: Example, paths: list[str], into: list[Growable]) -> str:
+    """Lead a seed at every slot from germination to fossil; `into` gets the grown model."""
+    grown = _growable(model, example, paths, germinate=True)
     _step(grown, grown.host, example)
     # Random data may give any size of gradient, which says nothing about the model.
     nn.utils.clip_grad_norm_(grown.parameters(), 1.0)
@@ -144,7 +111,30 @@ def _fossilized(model: nn.Module, example: Example, paths: list[str]) -> Growabl
     for slot in grown.slot_ids:
         grown.record(slot, contribution=0.0)
         grown.fossilize(slot)
-        assert grown.report(slot).stage is Stage.FOSSILIZED
+    into.append(grown)
+    return f"{len(paths)} seeds went from germination to fossil"
+
+
+def _check_harvest(grown: Growable) -> str:
+    plain = grown.harvest()
+    copy.deepcopy(plain).load_state_dict(plain.state_dict())
+    return "the grown network is a plain module with equal outputs"
+
+
+def _check_export(grown: Growable, example: Example) -> str:
+    plain = grown.harvest().eval()
+    args = () if isinstance(example, dict) else tuple(example) if isinstance(example, (tuple, list)) else (example,)
+    torch.export.export(plain, args, example if isinstance(example, dict) else None)
+    return "torch.export takes the grown network"
+
+
+def _growable(model: nn.Module, example: Example, paths: list[str], *, germinate: bool) -> Growable:
+    """A copy of the model with slots, and with a seed in TRAINING in each if so asked."""
+    grown = Growable(copy.deepcopy(model), paths, example, gates=GateConfig(strict=False, min_training_epochs=0, min_gradient_health=0.0))
+    if germinate:
+        for report in grown.reports():
+            grown.germinate(report.slot, names(report.topology)[-1], tempo=1)
+        grown.tick()
     return grown
 
 

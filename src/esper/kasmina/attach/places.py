@@ -47,9 +47,12 @@ def find_slots(model: nn.Module, example: Example, *, causal: bool = True) -> li
         deeper = _outermost(path for path in inner if _is_block(sightings[path].module))
         blocks = deeper or blocks
     layers = [path for path in _layers(usable, sightings) if not blocks or path.startswith(_lone_chain(blocks, sightings))]
-    chosen = [*blocks, *(path for path in layers if not any(_same(sightings, path, block) for block in blocks))]
+    ends = [features_of(sightings[block]) for block in blocks]
+    chosen = [*blocks, *(path for path in layers if not any(_is_same(features_of(sightings[path]), end) for end in ends))]
     chosen.sort(key=lambda path: sightings[path].order)
-    kept = _harvestable(model, example, [usable[path] for path in chosen])
+    kept = [usable[path] for path in chosen]
+    if not can_be_harvested(model, example, kept):  # all at once if that works, else one by one
+        kept = [place for place in kept if can_be_harvested(model, example, [place])]
     return [_propose(place, sightings[place.path], block=place.path in blocks) for place in kept]
 
 
@@ -60,7 +63,7 @@ def _usable(sightings: Mapping[str, Sighting], output: Any, example: Example, ca
     ends += [features_of(s) for s in sightings.values() if s.order == last]  # a softmax may still follow
     usable = {}
     for path, seen in sightings.items():
-        place = examine(sightings, path, example, causal=causal, stated=None, last=last)
+        place = examine(sightings, path, example, causal=causal, stated=None)
         if isinstance(place, Place) and not any(_is_same(features_of(seen), end) for end in ends):
             usable[path] = place
     return usable
@@ -101,22 +104,11 @@ def _parent(path: str) -> str:
     return path.rpartition(".")[0]
 
 
-def _harvestable(model: nn.Module, example: Example, places: list[Place]) -> list[Place]:
-    """Those that a plain module can stand in for; all at once if that works, else one by one."""
-    if can_be_harvested(model, example, places):
-        return places
-    return [place for place in places if can_be_harvested(model, example, [place])]
-
-
 def _propose(place: Place, seen: Sighting, *, block: bool) -> Proposal:
     kind = type(seen.module).__name__
     what = f"the end of a block ({kind})" if block else f"the end of a layer ({kind})"
     reason = f"{what}, called once, {100 * place.position:.0f} % into the forward pass"
     return Proposal(place.path, place.shape.topology, place.shape.width, place.example_shape, reason)
-
-
-def _same(sightings: Mapping[str, Sighting], path: str, other: str) -> bool:
-    return _is_same(features_of(sightings[path]), features_of(sightings[other]))
 
 
 def _is_same(a: Any, b: Any) -> bool:

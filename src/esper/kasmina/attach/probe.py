@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from esper.kasmina.blueprints import SlotShape
+from esper.kasmina.blueprints.registry import SlotShape, named_topology
 from esper.kasmina.slot import Place, Slot
-from esper.leyline.errors import SlotError, unknown
+from esper.leyline.errors import SlotError
 from esper.leyline.reports import Topology
 
 if torch.distributed.is_available():  # which not every build of torch has
@@ -82,22 +82,27 @@ def call(model: nn.Module, example: Example) -> Any:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in eval mode and without gradients; each module's own mode is put back."""
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """Each module's mode is put back on the way out, whatever it is set to inside."""
     modes = [(module, module.training) for module in model.modules()]
     try:
-        model.eval()
-        with torch.no_grad():
-            yield
+        yield
     finally:
         for module, mode in modes:
             module.training = mode
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in eval mode and without gradients; each module's own mode is put back."""
+    with modes_kept(model), torch.no_grad():
+        model.eval()
+        yield
+
+
 def sight(model: nn.Module, example: Example) -> tuple[dict[str, Sighting], Any]:
     """One forward pass: what each module did in it, by path, and the model's output. The model is left exactly as it was."""
-    if not isinstance(model, nn.Module):
-        raise SlotError(f"a model is an nn.Module, found {type(model).__name__}")
+    check_parameters(model)
     sightings = {path: Sighting(path, module) for path, module in model.named_modules(remove_duplicate=False) if path}
     by_module = {id(s.module): s for s in sightings.values()}
     running: list[Sighting] = []
@@ -142,23 +147,17 @@ def features_of(seen: Sighting) -> Any:
 
 
 def probe(
-    model: nn.Module, example: Example, paths: Iterable[str], *, causal: bool, topology: Mapping[str, Topology | str]
+    model: nn.Module, example: Example, paths: Collection[str], *, causal: bool, topology: Mapping[str, Topology | str]
 ) -> dict[str, Place]:
     """The places at these paths. Every mistake is found before anything is changed."""
-    if not isinstance(model, nn.Module):
-        raise SlotError(f"a model is an nn.Module, found {type(model).__name__}")
-    check_parameters(model)
-    paths = list(paths)
-    known = {path for path, _ in model.named_modules(remove_duplicate=False)} - {""}
-    for path in (*paths, *topology):
-        if path not in known:
-            raise SlotError(f"the model has no module {path!r}; {_near(path, known)}")
-    stated = {path: _named_topology(kind) for path, kind in topology.items()}
     sightings, _ = sight(model, example)
-    last = last_order(sightings)
+    for path in (*paths, *topology):
+        if path not in sightings:
+            raise SlotError(f"the model has no module {path!r}; {_near(path, sightings)}")
+    stated = {path: named_topology(kind) for path, kind in topology.items()}
     places = {}
     for path in paths:
-        place = examine(sightings, path, example, causal=causal, stated=stated.get(path), last=last)
+        place = examine(sightings, path, example, causal=causal, stated=stated.get(path))
         if isinstance(place, str):
             raise SlotError(f"no slot can be attached to {path!r}: {place}")
         if has_slot(sightings[path].module):
@@ -168,7 +167,9 @@ def probe(
 
 
 def check_parameters(model: nn.Module) -> None:
-    """Raise SlotError for parameters that seeds, which are plain tensors, cannot be trained together with."""
+    """Raise SlotError for what is no model, and for parameters that seeds, which are plain tensors, cannot be trained together with."""
+    if not isinstance(model, nn.Module):
+        raise SlotError(f"a model is an nn.Module, found {type(model).__name__}")
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
             raise SlotError(f"parameter {name!r} is on the meta device, where nothing can grow; give the model its weights first")
@@ -176,9 +177,7 @@ def check_parameters(model: nn.Module) -> None:
             raise SlotError(f"parameter {name!r} is sharded, and seeds are not; grow the model first and shard what is harvested")
 
 
-def examine(
-    sightings: Mapping[str, Sighting], path: str, example: Example, *, causal: bool, stated: Topology | None, last: int
-) -> Place | str:
+def examine(sightings: Mapping[str, Sighting], path: str, example: Example, *, causal: bool, stated: Topology | None) -> Place | str:
     """The place at one path, or the reason why it cannot carry a slot."""
     seen = sightings[path]
     aliases = [s.path for s in sightings.values() if s.module is seen.module and s.path != path]
@@ -212,7 +211,7 @@ def examine(
         example_shape=tuple(features.shape),
         dtype=features.dtype,
         device=features.device,
-        position=(seen.order - 1) / max(1, last - 1),
+        position=(seen.order - 1) / max(1, last_order(sightings) - 1),
         items=items,
         container=None if items is None else type(seen.output),
     )
@@ -248,12 +247,6 @@ def _layout(module: nn.Module, output: Any) -> Layout | None:
     return Layout(False, features.shape[-1]) if isinstance(module, CHANNELS_LAST) else None
 
 
-def _named_topology(kind: Topology | str) -> Topology:
-    if kind not in list(Topology):
-        raise unknown("topology", str(kind), [known.value for known in Topology])
-    return Topology(kind)
-
-
 def has_slot(module: nn.Module) -> bool:
     """Whether a slot hangs on this module already."""
     return any(isinstance(getattr(hook, "__self__", None), Slot) for hook in module._forward_hooks.values())
@@ -282,7 +275,7 @@ def _layout_help(features: Tensor) -> str:
     return "slots take 2 to 4 dimensions"
 
 
-def _near(path: str, known: set[str]) -> str:
+def _near(path: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(path, sorted(known), n=3, cutoff=0.4)
     if close:
         return "near it: " + ", ".join(repr(c) for c in close)

@@ -78,7 +78,9 @@ def blueprint(name: str, topology: Topology | Iterable[Topology], *, purpose: st
     A branch that learns keeps the shape of its input, zero-initialises nothing in front of a norm, and ends in a linear
     operation, not in a ReLU. In front of feature maps use `esper.kasmina.blueprints.GroupNorm` rather than torch's.
     """
-    wanted = _topologies(topology)
+    wanted = [named_topology(kind) for kind in ([topology] if isinstance(topology, str) else topology)]
+    if not wanted:
+        raise BlueprintError("a blueprint needs at least one topology; known: " + ", ".join(Topology))
     caller = traceback.extract_stack(limit=2)[0]
     where = f"{caller.filename}:{caller.lineno}"
     if not SNAKE_CASE.fullmatch(name):
@@ -140,13 +142,8 @@ def _counted(blueprint: Blueprint, shape: SlotShape) -> int:
         return sum(p.numel() for p in build(blueprint.name, shape).parameters())
 
 
-def _topologies(topology: Topology | Iterable[Topology]) -> tuple[Topology, ...]:
-    """The topologies as a tuple, each checked to be one."""
-    listed = (topology,) if isinstance(topology, str) else tuple(topology)
-    known = [kind.value for kind in Topology]
-    for kind in listed:
-        if kind not in known:
-            raise unknown("topology", kind, known)
-    if not listed:
-        raise BlueprintError("a blueprint needs at least one topology; known: " + ", ".join(known))
-    return tuple(Topology(kind) for kind in listed)
+def named_topology(kind: Topology | str) -> Topology:
+    """A topology, given as such or by its name; raises UnknownNameError for anything else."""
+    if kind not in list(Topology):
+        raise unknown("topology", kind, [known.value for known in Topology])
+    return Topology(kind)

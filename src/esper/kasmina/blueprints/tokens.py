@@ -29,14 +29,10 @@ class SelfAttention(nn.Module):
         self.causal = causal
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self._heads(x)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        return self.out(mixed.transpose(1, 2).flatten(2))
-
-    def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each (B, heads, T, d / heads)."""
+        # Queries, keys and values, each (B, heads, T, d / heads).
         stacked = self.qkv(x).unflatten(-1, self.split).permute(2, 0, 3, 1, 4)
-        return stacked[0], stacked[1], stacked[2]
+        mixed = F.scaled_dot_product_attention(stacked[0], stacked[1], stacked[2], is_causal=self.causal)
+        return self.out(mixed.transpose(1, 2).flatten(2))
 
 
 def head_count(width: int) -> int:

@@ -82,5 +82,5 @@ def _parsed(text: str) -> Any:
     """A member's value as it is typed on a command line: a number, true, a list like [4, 8], or else text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # also a number of thousands of digits, and lists nested too deeply
         return text

@@ -146,12 +146,10 @@ class Growth:
             twin.twin = twin
         while running := {place: twin for place, twin in twins.items() if twin.result is None}:
             self._act(twins, dict.fromkeys(self._train(running), WAIT), test=False)
-        return [twin.course() for twin in twins.values()]
+        return [twin.as_twin() for twin in twins.values()]
 
     def close(self) -> None:
         """Let go of hosts and data."""
-        for data in self._data.values():
-            data.release()
         self._data, self.hosts = {}, {}
 
     # Saving

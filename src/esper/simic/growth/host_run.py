@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from esper.leyline.actions import Decision
@@ -52,6 +51,23 @@ class Pending:
     step: Step
 
 
+@dataclass(slots=True)
+class Course:
+    """One host so far, but for its network: all that is saved of it as plain values."""
+
+    accuracies: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()
+    """On val, after each epoch."""
+    final: FinalScore | None = None
+    """Once the budget is spent: what is harvested."""
+    result: HostFinished | None = None
+    pending: Pending | None = None
+    reward: float = 0.0
+    components: dict[str, float] = field(default_factory=dict)
+    decisions: dict[str, int] = field(default_factory=dict)
+    refused: int = 0
+
+
 class HostRun:
     """A host in the environment, its episode, its rewards and its course so far.
 
@@ -64,18 +80,14 @@ class HostRun:
         self.episode = Episode(host, rules)
         self.rewards = RewardTracker(rewards, host.model.slot_ids)
         self.twin: HostRun | Twin | None = None
-        self.accuracies: list[float] = []
-        self.losses: list[float] = []
-        """On val, after each epoch."""
-        self.final: FinalScore | None = None
-        """Once the budget is spent: what is harvested."""
-        self.result: HostFinished | None = None
+        self.course = Course()
         self.observation: Observation | None = None
         """What was seen last, until something is decided on it."""
-        self._pending: Pending | None = None
-        self._decisions: Counter[str] = Counter()
-        self._components: Counter[str] = Counter()
-        self._reward, self._refused = 0.0, 0
+
+    @property
+    def result(self) -> HostFinished | None:
+        """How it ended; None while its budget lasts."""
+        return self.course.result
 
     def started(self) -> HostStarted:
         """The host, before anything is known about who decides."""
@@ -89,23 +101,23 @@ class HostRun:
             slots=host.model.slot_ids,
         )
 
-    def course(self) -> Twin:
+    def as_twin(self) -> Twin:
         """This host's course so far, for the one that it is the twin of."""
-        return Twin(accuracy=tuple(self.accuracies), loss=tuple(self.losses), final=self.final)
+        return Twin(accuracy=self.course.accuracies, loss=self.course.losses, final=self.course.final)
 
     def _control(self) -> Twin | None:
-        return self.twin.course() if isinstance(self.twin, HostRun) else self.twin
+        return self.twin.as_twin() if isinstance(self.twin, HostRun) else self.twin
 
     # An epoch, in the order of these calls
 
     def trained(self, report: EpochReport) -> None:
         """An epoch was trained. Every host's is noted before the first is paid: a host is measured against its twin at the same epoch."""
-        self.accuracies.append(report.val_accuracy)
-        self.losses.append(report.val_loss)
+        self.course.accuracies += (report.val_accuracy,)
+        self.course.losses += (report.val_loss,)
 
     def look(self, report: EpochReport) -> Trained:
         """What can be seen of the epoch, and what the decision before it earned."""
-        reward = None if self._pending is None else self._settle(report, None)
+        reward = None if self.course.pending is None else self._settle(report, None)
         self.observation = self.episode.look(report)
         return Trained(observation=self.observation, reward=reward, events=tuple(self.host.drain()))
 
@@ -113,25 +125,27 @@ class HostRun:
         """Carry out a decision on what was seen."""
         assert self.observation is not None, "a decision needs an epoch to look at"
         step = self.episode.carry_out(self.observation, decision)
-        self._pending = Pending(self.observation.report, step)
-        self._decisions[decision.op.name] += 1
-        self._refused += bool(step.refused)
+        course, op = self.course, decision.op.name
+        course.pending = Pending(self.observation.report, step)
+        course.decisions[op] = course.decisions.get(op, 0) + 1
+        course.refused += bool(step.refused)
         self.observation = None
         return step
 
     def harvest(self) -> None:
         """The budget is spent: score the network. Every host's is scored before the first is paid, as its twin's is needed for that."""
         score = self.host.score(self.host.data.val)
-        self.final = FinalScore(accuracy=score.accuracy, loss=score.loss, parameters=self.host.harvest_parameters())
+        self.course.final = FinalScore(accuracy=score.accuracy, loss=score.loss, parameters=self.host.harvest_parameters())
 
     def end(self, test: bool) -> tuple[RewardStep, HostFinished]:
         """What the last decision earned, and the result. test: whether to score the network on the untouched split too."""
-        host, final, control = self.host, self.final, self._control()
+        host, course, control = self.host, self.course, self._control()
+        final, pending = course.final, course.pending
         assert final is not None, "the network is harvested first"
-        assert self._pending is not None, "a host ends with a decision"
-        reward = self._settle(self._pending.before, final)
+        assert pending is not None, "a host ends with a decision"
+        reward = self._settle(pending.before, final)
         score = host.score(host.data.test(FinalEvaluation(asked_by="end of a run"))) if test else None
-        self.result = HostFinished(
+        course.result = HostFinished(
             val_accuracy=final.accuracy,
             val_loss=final.loss,
             test_accuracy=None if score is None else score.accuracy,
@@ -145,17 +159,18 @@ class HostRun:
             fossilized=host.fossilized,
             pruned=host.pruned,
             rollbacks=host.rollbacks,
-            reward=self._reward,
-            components=dict(self._components),
-            decisions=dict(self._decisions),
-            refused=self._refused,
+            reward=course.reward,
+            components=course.components,
+            decisions=course.decisions,
+            refused=course.refused,
             slots={r.slot: {"stage": r.stage.name, "blueprint": r.blueprint} for r in host.model.reports()},
         )
-        return reward, self.result
+        return reward, course.result
 
     def _settle(self, report: EpochReport, final: FinalScore | None) -> RewardStep:
-        assert self._pending is not None
-        before, step = self._pending.before, self._pending.step
+        course, pending = self.course, self.course.pending
+        assert pending is not None
+        before, step = pending.before, pending.step
         reward = self.rewards.step(
             RewardInput(
                 before=before,
@@ -167,9 +182,9 @@ class HostRun:
                 final=final,
             )
         )
-        self._reward += reward.total
-        self._components.update(reward.components)
-        self._pending = None
+        course.reward += reward.total
+        course.components = {name: course.components.get(name, 0.0) + value for name, value in reward.components.items()}
+        course.pending = None
         return reward
 
     # Saving
@@ -182,10 +197,7 @@ class HostRun:
             "host": self.host.state(),
             "signals": self.episode.tracker.state(),
             "rewards": self.rewards.state(),
-            "course": [list(self.accuracies), list(self.losses), None if self.final is None else to_plain(self.final)],
-            "earned": [self._reward, dict(self._components), dict(self._decisions), self._refused],
-            "pending": None if self._pending is None else to_plain(self._pending),
-            "result": None if self.result is None else to_plain(self.result),
+            "course": to_plain(self.course),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -195,13 +207,7 @@ class HostRun:
         self.host.load_state(state["host"])
         self.episode.tracker.load_state(state["signals"])
         self.rewards.load_state(state["rewards"])
-        accuracies, losses, final = state["course"]
-        self.accuracies, self.losses = list(accuracies), list(losses)
-        self.final = None if final is None else from_plain(FinalScore, final)
-        self._reward, components, decisions, self._refused = state["earned"]
-        self._components, self._decisions = Counter(components), Counter(decisions)
-        self.result = None if state["result"] is None else from_plain(HostFinished, state["result"])
-        self._pending = None if state["pending"] is None else from_plain(Pending, state["pending"])
+        self.course = from_plain(Course, state["course"])
 
 
 def _plain(value: Any) -> float | int | str:

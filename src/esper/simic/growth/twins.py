@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from esper.leyline.codec import from_plain, to_plain
-from esper.leyline.errors import StateError
+from esper.leyline.errors import RunError, StateError
 from esper.leyline.files import replace_file
 from esper.simic.growth.config import GrowthConfig
 from esper.simic.rewards import Twin
@@ -44,8 +44,11 @@ class TwinCache:
                 missing[key] = host
         for key, twin in zip(missing, train(list(missing.values())), strict=True):
             self._known[key] = twin
-            self.folder.mkdir(parents=True, exist_ok=True)
-            replace_file(self.folder / f"{key}.json", json.dumps(to_plain(twin)).encode())
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                replace_file(self.folder / f"{key}.json", json.dumps(to_plain(twin)).encode())
+            except OSError as error:
+                raise RunError(f"controls cannot be kept in {self.folder}: {error.strerror}; ESPER_DATA names another folder") from error
         return [self._known[key] for key in keys]
 
     def _key(self, host: Host) -> str:

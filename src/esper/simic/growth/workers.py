@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing as mp
 import signal
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -40,6 +41,7 @@ class GrowthWorkers:
                 there.close()
                 self._pipes.append(here)
                 self._processes.append(process)
+        atexit.register(self.close)  # multiprocessing would send the signal that workers do not hear, and wait for them for ever
 
     def begin(self, starts: Mapping[int, Start]) -> dict[int, HostStarted]:
         """A new host at each of these places."""
@@ -56,6 +58,7 @@ class GrowthWorkers:
 
     def close(self) -> None:
         """End the workers."""
+        atexit.unregister(self.close)
         for pipe in self._pipes:
             try:
                 pipe.send(None)
@@ -107,20 +110,20 @@ class GrowthWorkers:
 
 @contextmanager
 def _left_to_the_parent() -> Iterator[None]:
-    """Processes that start in here ignore Ctrl-C from their first moment on, imports included: it is the parent's to handle."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may change what a signal does; `_serve` sees to it then
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Processes that start in here never hear Ctrl-C, SIGTERM or a closed terminal, imports included: those are the parent's to handle.
+
+    They inherit what is blocked here. What arrives for the parent meanwhile reaches it afterwards.
+    """
+    resource_tracker.ensure_running()  # starting it unblocks them again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(pipe: Connection, config: GrowthConfig) -> None:
     """A worker's life: do what is asked until told to close, or until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     growth: Growth | None = None
     while True:
         try:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from esper.leyline.actions import Decision
+from esper.leyline.errors import LearningError
 from esper.leyline.events import HostStarted
 from esper.simic.learning.rollout import RolloutBuffer
 from esper.simic.rewards import RewardStep
@@ -51,7 +52,10 @@ class PolicyDecider:
         batch = ObservationBatch.from_observations(list(seen.values()), blueprints, self.policy.device)
         chance = None if self.deterministic else uniforms(self.seed, places, self.step)
         index = torch.tensor(places, device=self.policy.device)
-        acted = self.policy.act(batch, self.state[index], chance, self.explore)
+        try:
+            acted = self.policy.act(batch, self.state[index], chance, self.explore)
+        except FloatingPointError as error:
+            raise LearningError(f"{error} at step {self.step + 1}; go on from a checkpoint before, with a lower learning rate") from error
         self.state = _updated(self.state, index, acted.state)
         if self.buffer is not None:
             self.buffer.decided(places, self.step, batch, acted)

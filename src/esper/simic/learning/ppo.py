@@ -28,7 +28,7 @@ from esper.simic.learning.rollout import Rollout
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch
 from esper.tamiyo.policy.heads import ActionDistribution, Exploration
 from esper.tamiyo.policy.policy import Policy, reset_heads
-from esper.tamiyo.policy.prior_tables import PriorTables, prior_tables
+from esper.tamiyo.policy.prior_tables import prior_tables
 from esper.tolaria.data.streams import generator
 
 KL_STOP = 1.5
@@ -105,13 +105,13 @@ class PPOBatch:
     """Normalised values when the actions were drawn."""
     weight: Tensor
     """What each step counts in its minibatch's loss: the same for all, whichever minibatch they are in; 0 in padding."""
-    prior: PriorTables
+    prior: list[Tensor]
     exploration: Exploration | None
 
     def part(self, hosts: Tensor) -> PPOBatch:
         """Some of the hosts, by their numbers int64 [hosts]."""
-        names = ("observations", "actions", "log_prob", "advantage", "target", "value", "weight", "prior")
-        return replace(self, **{name: getattr(self, name)[hosts] for name in names})
+        names = ("observations", "actions", "log_prob", "advantage", "target", "value", "weight")
+        return replace(self, prior=[each[hosts] for each in self.prior], **{name: getattr(self, name)[hosts] for name in names})
 
 
 def _weighted(figures: Tensor, weights: EntropyMultipliers | PriorStrength) -> Tensor:

@@ -77,7 +77,7 @@ class PPOConfig:
     """Largest norm of the actor's gradient, and of the critic's, each by itself; larger ones are clipped to it."""
     weight_decay: Positive = 0.01
     """Of the critic alone."""
-    value_clip: Positive | None = None
+    value_clip: Annotated[float, Range(0, 1e6)] | None = None
     """How far a value may move in an update, in standard deviations of the return, before it earns nothing more; None for no limit."""
     popart_rate: Share = 0.1
     """Share of each round's returns in the statistics that returns are normalised by."""

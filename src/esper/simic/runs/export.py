@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,7 +44,7 @@ def harvest_of_run(path: Path, host: int | None = None) -> tuple[nn.Module, Tens
     state = checkpoint.state["work"]
     hosts = state["hosts"][: config.hosts]
     if host is None:
-        host = max(range(len(hosts)), key=lambda i: hosts[i]["result"]["val_accuracy"] if hosts[i]["result"] else -1.0)
+        host = max(range(len(hosts)), key=lambda i: hosts[i]["course"]["result"]["val_accuracy"] if hosts[i]["course"]["result"] else -1.0)
     if not 0 <= host < len(hosts):
         raise ConfigError(f"the run {path} has the hosts 0 to {len(hosts) - 1}, found {host}")
     load_plugins(config.plugins)
@@ -59,8 +60,9 @@ def harvest_of_run(path: Path, host: int | None = None) -> tuple[nn.Module, Tens
 
 def check_target(target: Path, run: Path | None = None) -> None:
     """Raise ConfigError where a network must not be written: over anything but a plain file, or among the files of the run itself."""
-    if target.is_symlink() or (target.exists() and not target.is_file()):
-        kind = "a link" if target.is_symlink() else "a folder" if target.is_dir() else "no plain file"
+    # os.path answers for any name; pathlib raises for one that is too long, which `write` tells of.
+    if os.path.islink(target) or (os.path.exists(target) and not os.path.isfile(target)):
+        kind = "a link" if os.path.islink(target) else "a folder" if os.path.isdir(target) else "no plain file"
         raise ConfigError(f"{target} is {kind}; a network is written to a new file, or over a plain one")
     if run is not None and run.resolve() in target.resolve().parents and (run / "export").resolve() not in target.resolve().parents:
         raise ConfigError(f"{target} lies among the files of the run; write to another folder, or to {run / 'export'}")

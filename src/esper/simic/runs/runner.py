@@ -13,15 +13,16 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from esper.leyline.config import load, read_toml, replace_fields
-from esper.leyline.errors import ConfigError, EsperError, RunError
+from esper.leyline.config import from_mapping, read_toml, replace_fields
+from esper.leyline.errors import ConfigError, EsperError, Interrupted, RunError
 from esper.leyline.events import Note, RoundFinished, RunFinished
 from esper.leyline.files import remove_unfinished
-from esper.nissa import BEGINNING, Hub, JsonlSink, Sink
+from esper.nissa import BEGINNING, SINKS, Hub, JsonlSink, Sink, make_sink
 from esper.simic.growth.config import ControllerRunConfig, GrowthConfig
 from esper.simic.growth.deciding import is_policy_file
 from esper.simic.growth.recording import FOLDER
 from esper.simic.learning.offline_config import BCConfig, IQLConfig, StudyConfig
+from esper.simic.plugins import load_plugins
 from esper.simic.runs.ppo_config import CHANGEABLE, PPORunConfig
 from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.storage.runs import RunFolder, read_run
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
 
 Config = GrowthConfig | StudyConfig
 """Whatever decides a run."""
-
-
-class Interrupted(EsperError):
-    """The run was asked to stop, and stopped after a checkpoint."""
 
 
 class Stop:
@@ -49,16 +46,17 @@ def start(
     path: Path | None,
     command: str,
     *,
-    sinks: Sequence[Sink] = (),
+    sinks: Sequence[Sink | str] = (),
     progress: Progress | None = None,
     telemetry: bool = True,
 ) -> dict[str, Any]:
     """Begin a run in a new folder, by default runs/TASK-CONTROLLER-NNN, and see it through. Returns the summary.
 
-    sinks: whoever wants to see the events as they happen, a display among them. progress: told what share of the present round is done.
-    telemetry: whether events are recorded in the folder.
+    sinks: whoever wants to see the events as they happen, a display among them; the name of one that a plug-in registers makes it for the
+    folder. progress: told what share of the present round is done. telemetry: whether events are recorded in the folder.
     """
     config = _anchored(config)
+    _find_sinks(config, sinks)
     with RunFolder.create(path, name=_name(config), config=config, command=command) as folder:
         try:
             return _run(folder, config, sinks, progress, telemetry)
@@ -72,7 +70,7 @@ def start(
 def resume(
     path: Path,
     *,
-    sinks: Sequence[Sink] = (),
+    sinks: Sequence[Sink | str] = (),
     progress: Progress | None = None,
     telemetry: bool = True,
     reset_heads: Sequence[str] = (),
@@ -85,11 +83,21 @@ def resume(
     """
     with RunFolder.open(path, extend=_extends(path, settings or {})) as folder:
         config = read_config(folder.config)
+        _find_sinks(config, sinks)
         if settings:
             config = _with_settings(config, settings)
             folder.change_config(config)
             folder.log("changed: " + ", ".join(f"{key} is {value}" for key, value in settings.items()))
         return _run(folder, config, sinks, progress, telemetry, reset_heads)
+
+
+def _find_sinks(config: Config, sinks: Sequence[Sink | str]) -> None:
+    """Load the plug-ins and raise UnknownNameError for a sink that none of them registers, before anything is made."""
+    names = [each for each in sinks if isinstance(each, str)]
+    if names:
+        load_plugins(config.plugins if isinstance(config, GrowthConfig) else ())
+    for name in names:
+        SINKS.find(name)
 
 
 def _extends(path: Path, settings: Mapping[str, object]) -> bool:
@@ -129,13 +137,14 @@ def _with_settings(config: Config, settings: Mapping[str, object]) -> Config:
 def read_config(path: Path) -> Config:
     """The config of a run, of the kind that it says it is."""
     kinds: dict[str, type[Config]] = {"run": ControllerRunConfig, "learn": PPORunConfig, "bc": BCConfig, "iql": IQLConfig}
-    kind = read_toml(path).get("kind")
+    content = read_toml(path)
+    kind = content.get("kind")
     if kind == "gardener":
         raise RunError(f"{path.parent} was recorded by a Gardener; it goes on in the training loop that it is part of")
     if not isinstance(kind, str) or kind not in kinds:
         expected = ", ".join(f'"{name}"' for name in kinds)
         raise RunError(f"{path} does not say what kind of run it is; expected a kind that is one of {expected}")
-    return load(kinds[kind], path)
+    return from_mapping(kinds[kind], content, source=str(path))
 
 
 def _name(config: Config) -> str:
@@ -165,13 +174,14 @@ def _work(folder: RunFolder, config: Config, hub: Hub) -> Work:
 def _run(
     folder: RunFolder,
     config: Config,
-    sinks: Sequence[Sink],
+    sinks: Sequence[Sink | str],
     progress: Progress | None,
     telemetry: bool,
     reset_heads: Sequence[str] = (),
 ) -> dict[str, Any]:
     store = CheckpointStore(folder.checkpoints, run=folder.id)
-    hub = Hub(JsonlSink(folder.events) if telemetry else None, sinks, log=folder.log)
+    made = [make_sink(each, folder.path) if isinstance(each, str) else each for each in sinks]
+    hub = Hub(JsonlSink(folder.events) if telemetry else None, made, log=folder.log)
     work: Work | None = None
     try:
         with stop_on_signal() as stop:

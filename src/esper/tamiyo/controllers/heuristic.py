@@ -179,6 +179,7 @@ class _View:
     def __init__(self, observation: Observation, memory: HeuristicMemory, config: HeuristicConfig) -> None:
         self.observation, self.memory, self.config = observation, memory, config
         self.report, self.masks = observation.report, observation.masks
+        self.trials = {trial.slot: trial for trial in memory.trials}  # of every live seed, as the memory is up to date
         self.left = self.report.budget - self.report.epoch
         accuracies = observation.recent_accuracies()
         self.noise = max(config.noise_floor, noise(accuracies))
@@ -235,7 +236,7 @@ class _View:
     def _prune_holding(self, seed: SeedReport) -> Decision | None:
         """A seed that is not worth its rent, or that its gate will not let through."""
         net, slow = self._net(seed), self.left > self.config.ramp_speed
-        if not self._measured(seed):
+        if not self.trials[seed.slot].count:
             return None
         if self._mean(seed) < -self.config.harm_noise * self._standard_error(seed):
             return self._gone(seed, f"{self._worth(seed)}; it harms")
@@ -350,19 +351,14 @@ class _View:
         return self._rent(self.report.parameters) - self._rent(self.report.parameters - seed.parameters)
 
     def _mean(self, seed: SeedReport) -> float:
-        trial = self.memory.trial(seed.slot)
-        return 0.0 if trial is None else trial.mean
-
-    def _measured(self, seed: SeedReport) -> int:
-        trial = self.memory.trial(seed.slot)
-        return 0 if trial is None else trial.count
+        return self.trials[seed.slot].mean
 
     def _rises(self, seed: SeedReport) -> bool:
         """Whether the seed brings more from epoch to epoch: it has not shown yet what it is worth."""
         return self.observation.slot_value(seed.slot, "contribution_trend") > self.config.rising / 10.0
 
     def _standard_error(self, seed: SeedReport) -> float:
-        return self.noise / math.sqrt(max(1, self._measured(seed)))
+        return self.noise / math.sqrt(max(1, self.trials[seed.slot].count))
 
     def _worth(self, seed: SeedReport) -> str:
         return f"contributes {self._mean(seed):+.2f} points, {self._net(seed):+.2f} for good and after rent"

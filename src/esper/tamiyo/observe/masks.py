@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from esper.leyline.actions import ALPHA_SPEEDS, ALPHA_TARGETS, TEMPOS, WAIT, Curve, Decision, Head, Op, Style, matters
 from esper.leyline.config import Range, check_ranges
 from esper.leyline.errors import BlueprintError, ConfigError, EsperError, GateError, TransitionError, unknown
-from esper.leyline.reports import EpochReport, GateVerdict, SeedReport, Topology
-from esper.leyline.stages import CLEANUP, DEVELOPING, LIVE, OCCUPIED, Stage
+from esper.leyline.reports import EpochReport, SeedReport, Topology
+from esper.leyline.stages import CLEANUP, DEVELOPING, OCCUPIED, Stage
 
 BoolArray = NDArray[np.bool_]
 Blueprints = Mapping[Topology, tuple[str, ...]]
@@ -34,6 +34,15 @@ Blueprints = Mapping[Topology, tuple[str, ...]]
 
 GERMINATE_WAITS_FOR = DEVELOPING | CLEANUP
 """While a seed anywhere is in one of these stages no other is germinated: one start at a time."""
+
+OPEN_STAGES: dict[Op, tuple[Stage, ...]] = {
+    Op.GERMINATE: (Stage.DORMANT,),
+    Op.ADVANCE: (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING),
+    Op.FOSSILIZE: (Stage.HOLDING,),
+    Op.PRUNE: (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING),
+    Op.SET_ALPHA_TARGET: (Stage.BLENDING, Stage.HOLDING),
+}
+"""The stages in which each op can be legal."""
 
 HEAD_VALUES: dict[Head, tuple[Any, ...]] = {
     Head.OP: tuple(Op),
@@ -203,27 +212,27 @@ class Masks:
     # The rules
 
     def _refusal(self, op: Op, index: int) -> EsperError | None:
-        """Why the op is not legal for the slot; None when it is. The only place that knows."""
+        """Why an op other than WAIT is not legal for the slot; None when it is. The only place that knows."""
         seed, verdict = self._report.seeds[index], self._report.verdicts[index]
-        match op:
-            case Op.GERMINATE:
-                return self._no_germinate(seed)
-            case Op.ADVANCE:
-                return _no_advance(seed, verdict)
-            case Op.FOSSILIZE:
-                return _no_fossilize(seed, verdict)
-            case Op.PRUNE:
-                return self._no_prune(seed)
-            case Op.SET_ALPHA_TARGET:
-                return _no_retarget(seed)
-            case Op.WAIT:
-                return None
+        if op is Op.GERMINATE and not self._rules.is_enabled(seed.slot):
+            return TransitionError(f"GERMINATE {seed.slot}: the slot is not enabled; enabled: {', '.join(self._rules.enabled or ())}")
+        if seed.stage not in OPEN_STAGES[op]:
+            *others, last = (stage.name for stage in OPEN_STAGES[op])
+            expected = f"{', '.join(others)} or {last}" if others else last
+            return TransitionError(f"{op.name} {seed.slot}: the slot is {seed.stage.name}; expected {expected}")
+        if op is Op.GERMINATE:
+            return self._no_germinate(seed)
+        if op is Op.SET_ALPHA_TARGET:
+            where = f"{op.name} {seed.slot}: alpha is on its way to {seed.alpha_target:g}, {seed.ramp_left} epochs left"
+            return TransitionError(where) if seed.pruning or seed.ramp_left > 0 else None
+        if seed.pruning and op is not Op.FOSSILIZE:
+            return TransitionError(f"{op.name} {seed.slot}: it is being ramped down to be pruned, {seed.ramp_left} epochs left")
+        if op is Op.PRUNE:
+            return self._no_prune(seed)
+        assert verdict is not None, f"the report has no verdict for slot {seed.slot!r}, which is {seed.stage.name}"
+        return None if verdict.passed else GateError(f"{op.name} {seed.slot}: {verdict}")
 
     def _no_germinate(self, seed: SeedReport) -> EsperError | None:
-        if not self._rules.is_enabled(seed.slot):
-            return TransitionError(f"GERMINATE {seed.slot}: the slot is not enabled; enabled: {', '.join(self._rules.enabled or ())}")
-        if seed.stage is not Stage.DORMANT:
-            return _wrong_stage(Op.GERMINATE, seed, "DORMANT")
         grown, limit = sum(other.stage in OCCUPIED for other in self._report.seeds), self._rules.max_seeds
         if limit is not None and grown >= limit:
             return TransitionError(f"GERMINATE {seed.slot}: {grown} seeds are in the network; at most {limit} may be")
@@ -235,10 +244,6 @@ class Masks:
         return None
 
     def _no_prune(self, seed: SeedReport) -> EsperError | None:
-        if seed.stage not in LIVE:
-            return _wrong_stage(Op.PRUNE, seed, "GERMINATED, TRAINING, BLENDING or HOLDING")
-        if seed.pruning:
-            return TransitionError(f"PRUNE {seed.slot}: it is being ramped down already, {seed.ramp_left} epochs left")
         worth = seed.trial_contribution if seed.contribution is None else seed.contribution
         harms = worth is not None and worth < 0.0
         age = min(self._rules.prune_age, self._rules.harmful_prune_age) if harms else self._rules.prune_age
@@ -254,37 +259,6 @@ class Masks:
         if slot not in self.slot_names:
             raise unknown("slot", slot, self.slot_names)
         return self.slot_names.index(slot)
-
-
-def _no_advance(seed: SeedReport, verdict: GateVerdict | None) -> EsperError | None:
-    if seed.stage not in (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING):
-        return _wrong_stage(Op.ADVANCE, seed, "GERMINATED, TRAINING or BLENDING")
-    if seed.pruning:
-        return TransitionError(f"ADVANCE {seed.slot}: it is being ramped down to be pruned, {seed.ramp_left} epochs left")
-    return _no_passage(Op.ADVANCE, seed, verdict)
-
-
-def _no_fossilize(seed: SeedReport, verdict: GateVerdict | None) -> EsperError | None:
-    if seed.stage is not Stage.HOLDING:
-        return _wrong_stage(Op.FOSSILIZE, seed, "HOLDING")
-    return _no_passage(Op.FOSSILIZE, seed, verdict)
-
-
-def _no_retarget(seed: SeedReport) -> EsperError | None:
-    if seed.stage not in (Stage.BLENDING, Stage.HOLDING):
-        return _wrong_stage(Op.SET_ALPHA_TARGET, seed, "BLENDING or HOLDING")
-    if seed.pruning or seed.ramp_left > 0:
-        return TransitionError(f"SET_ALPHA_TARGET {seed.slot}: alpha is on its way to {seed.alpha_target:g}, {seed.ramp_left} epochs left")
-    return None
-
-
-def _no_passage(op: Op, seed: SeedReport, verdict: GateVerdict | None) -> EsperError | None:
-    assert verdict is not None, f"the report has no verdict for slot {seed.slot!r}, which is {seed.stage.name}"
-    return None if verdict.passed else GateError(f"{op.name} {seed.slot}: {verdict}")
-
-
-def _wrong_stage(op: Op, seed: SeedReport, expected: str) -> TransitionError:
-    return TransitionError(f"{op.name} {seed.slot}: the slot is {seed.stage.name}; expected {expected}")
 
 
 def _frozen(mask: BoolArray) -> BoolArray:

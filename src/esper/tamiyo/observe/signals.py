@@ -41,8 +41,6 @@ it varies less from one to the next than from one split to another. The same sha
 UNKNOWN_NOISE = 0.5
 """The same in points, where the standard error is not known."""
 
-_NO_MEANING = {field.name: 0.0 for field in OBSERVATION.slot_fields}
-
 Costs = Mapping[str, Mapping[str, int]]
 """Parameters that each blueprint would add at each slot: costs["r0c1"]["conv_light"]. Counted by the body."""
 
@@ -229,7 +227,6 @@ class SignalTracker:
     def _slot_values(self, report: EpochReport, index: int) -> dict[str, float]:
         seed, verdict = report.seeds[index], report.verdicts[index]
         return {
-            **({} if seed.stage in OCCUPIED else _NO_MEANING),
             "enabled": float(self.rules.is_enabled(seed.slot)),
             **_one_hot("stage", OBSERVED_STAGES, seed.stage),
             **_one_hot("previous_stage", OBSERVED_STAGES, seed.previous_stage),
@@ -264,20 +261,19 @@ class SignalTracker:
         }
 
     def _worth_values(self, seed: SeedReport, classes: int) -> dict[str, float]:
-        contribution = seed.contribution if seed.stage in BLENDED else None
-        trial = seed.trial_contribution if seed.stage is Stage.TRAINING else None
-        return {
-            "contribution": 0.0 if contribution is None else contribution / 10.0,
-            "contribution_measured": float(contribution is not None),
-            "contribution_error": 0.0 if contribution is None else (seed.contribution_error or 0.0) / 10.0,
-            "contribution_loss": 0.0 if contribution is None else 10.0 * _loss_drop(seed.contribution_loss, classes),
-            "contribution_age": 0.0 if contribution is None else seed.contribution_age / 10.0,
-            "contribution_trend": slope(self._contributions[seed.slot]) / 10.0,
-            "trial_contribution": 0.0 if trial is None else trial / 10.0,
-            "trial_measured": float(trial is not None),
-            "trial_error": 0.0 if trial is None else (seed.trial_error or 0.0) / 10.0,
-            "trial_loss": 0.0 if trial is None else 100.0 * _loss_drop(seed.trial_loss, classes),
-        }
+        values = {"contribution_trend": slope(self._contributions[seed.slot]) / 10.0}
+        if seed.stage in BLENDED and seed.contribution is not None:
+            values["contribution_measured"] = 1.0
+            values["contribution"] = seed.contribution / 10.0
+            values["contribution_error"] = (seed.contribution_error or 0.0) / 10.0
+            values["contribution_loss"] = 10.0 * _loss_drop(seed.contribution_loss, classes)
+            values["contribution_age"] = seed.contribution_age / 10.0
+        if seed.stage is Stage.TRAINING and seed.trial_contribution is not None:
+            values["trial_measured"] = 1.0
+            values["trial_contribution"] = seed.trial_contribution / 10.0
+            values["trial_error"] = (seed.trial_error or 0.0) / 10.0
+            values["trial_loss"] = 100.0 * _loss_drop(seed.trial_loss, classes)
+        return values
 
     def _until_dormant(self, seed: SeedReport) -> int:
         """Epochs until a slot on its way back is DORMANT: one for PRUNED, then the embargo, then the reset."""
@@ -321,15 +317,14 @@ def _harvest_values(report: EpochReport) -> dict[str, float]:
 
 
 def _gradient_values(seed: SeedReport) -> dict[str, float]:
-    gradients, ratio = seed.gradients, seed.gradient_ratio
-    return {
-        "gradient_norm": 0.0 if gradients is None else _log(gradients.norm, 10),
-        "gradient_health": 0.0 if gradients is None else gradients.health,
-        "gradient_vanishing": 0.0 if gradients is None else gradients.vanishing,
-        "gradient_exploding": 0.0 if gradients is None else gradients.exploding,
-        "seed_gradient_ratio": 0.0 if ratio is None else _log(ratio, 10),
-        "gradients_measured": float(gradients is not None),
-    }
+    values = {} if seed.gradient_ratio is None else {"seed_gradient_ratio": _log(seed.gradient_ratio, 10)}
+    if seed.gradients is not None:
+        values["gradients_measured"] = 1.0
+        values["gradient_norm"] = _log(seed.gradients.norm, 10)
+        values["gradient_health"] = seed.gradients.health
+        values["gradient_vanishing"] = seed.gradients.vanishing
+        values["gradient_exploding"] = seed.gradients.exploding
+    return values
 
 
 def _verdict_value(verdict: GateVerdict | None, gate: object) -> float:
@@ -361,9 +356,9 @@ def _log_ratio(value: float, reference: float, base: int) -> float:
 
 
 def _filled(fields: Sequence[Field], values: Mapping[str, float]) -> NDArray[np.float32]:
-    """The values in the order of the fields, each within its bounds."""
-    assert len(values) == len(fields), f"not in the schema: {sorted(values.keys() - {field.name for field in fields})}"
-    return np.array([clamp(field, values[field.name]) for field in fields], dtype=np.float32)
+    """The values in the order of the fields, each within its bounds; 0 for those that have no meaning now."""
+    assert values.keys() <= {field.name for field in fields}, "not in the schema"
+    return np.array([clamp(field, values.get(field.name, 0.0)) for field in fields], dtype=np.float32)
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -25,9 +25,6 @@ from esper.leyline.config import Range, check_ranges
 from esper.tamiyo.controllers.controller import random_stream
 from esper.tamiyo.observe.masks import HEAD_VALUES, Masks
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch
-
-if TYPE_CHECKING:
-    from esper.tamiyo.policy.prior_tables import PriorTables
 
 ILLEGAL = -1e30
 """Log-probability of an illegal value: its probability is exactly 0, and 0 times it is 0, which minus infinity would make a NaN."""
@@ -40,9 +37,6 @@ VALUE_HEADS: tuple[Head, ...] = HEADS[2:]
 
 HEAD_OP_PAIRS: tuple[tuple[Head, Op], ...] = tuple((head, op) for head in VALUE_HEADS for op in OPS_OF[head])
 """Each choice with each op for which it matters: with the slots, the contexts of the choices."""
-
-MOST_VALUES = max(len(HEAD_VALUES[head]) for head in VALUE_HEADS if head in HEAD_VALUES)
-"""Values of the largest of these heads but for the blueprint, which has as many as there are blueprints."""
 
 FORCED_ACTS = 0.5
 """Acts in an episode that exploration may bring about by itself; see `Exploration.for_budget`."""
@@ -57,7 +51,7 @@ def choice_size(head: Head, blueprints: int) -> int:
 
 def choice_width(blueprints: int) -> int:
     """K: the values of the largest of the heads that are chosen last; the others are padded to it."""
-    return max(blueprints, MOST_VALUES)
+    return max(choice_size(head, blueprints) for head in VALUE_HEADS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,14 +246,16 @@ class ActionDistribution:
             parts.append(torch.where(old.reachable, arrival * distance, 0.0))
         return self._by_head(*parts)
 
-    def distance_from(self, prior: PriorTables) -> Tensor:
+    def distance_from(self, prior: Sequence[Tensor]) -> Tensor:
         """[..., 8]: KL(prior || policy) of each head, without exploration: its mean over the contexts in which the head could matter.
 
+        prior: its probabilities [..., C, K] for each block; see `prior_tables`.
         Its gradient with respect to a head's logits is policy minus prior, which does not vanish however far apart they are.
         """
         parts, counts = [], []
-        for block, p, entropy in zip(self._blocks, prior.probabilities, prior.negative_entropies, strict=True):
-            parts.append(torch.where(block.reachable, entropy - (p * block.log_p).sum(dim=-1), 0.0))
+        for block, p in zip(self._blocks, prior, strict=True):
+            distance = torch.special.xlogy(p, p).sum(dim=-1) - (p * block.log_p).sum(dim=-1)
+            parts.append(torch.where(block.reachable, distance, 0.0))
             counts.append(block.reachable.double())
         return self._by_head(*parts) / self._by_head(*counts).clamp(min=1.0)
 

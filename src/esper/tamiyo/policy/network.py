@@ -9,7 +9,6 @@ P: HEAD_OP_PAIRS; K: choice_width.
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -50,8 +49,6 @@ class PolicyConfig:
     """Ways in which the slots are weighed against one another."""
     blueprint_embedding: Size = 16
     op_embedding: Size = 16
-    memory: bool = True
-    """Whether it remembers earlier steps; without, it decides from what it sees now."""
     prior: Prior | None = None
     """What it decides like before it has learned anything, its logits being relative to this; None for all legal values alike."""
 
@@ -122,23 +119,16 @@ class Trunk(nn.Module):
         """One step of each host [hosts]: features [hosts, hidden], those of the slots [hosts, S, W], and the memory after it."""
         x, slots = self.encode(batch)
         # To the LSTM this is a sequence of one step, [hosts, 1, hidden], and its memory is [1 layer, hosts, hidden].
-        if not self.config.memory:
-            return self.output_norm(self.lstm(x.unsqueeze(1))[0].squeeze(1)), slots, memory
         h, c = memory
         x, (h, c) = self.lstm(x.unsqueeze(1), (h.unsqueeze(0), c.unsqueeze(0)))
         return self.output_norm(x.squeeze(1)), slots, (h.squeeze(0), c.squeeze(0))
 
     def replay(self, batch: ObservationBatch, *, checkpoint_lstm: bool, autocast: bool) -> tuple[Tensor, Tensor]:
         """Whole episodes [hosts, steps] from zero memory: features [hosts, steps, hidden] and those of the slots [hosts, steps, S, W]."""
-        with _autocast(batch.host.device, autocast):
+        # Without a cache: one filled where no gradient is kept would cut the next backward pass off from the weights.
+        with torch.autocast(batch.host.device.type, torch.bfloat16, enabled=autocast, cache_enabled=False):
             x, slots = self.encode(batch)
-            if not self.config.memory:
-                # Every step is an episode of its own: [hosts * steps, 1, hidden].
-                remembered = self.lstm(x.flatten(0, 1).unsqueeze(1))[0].view_as(x)
-            elif checkpoint_lstm:
-                remembered = self._checkpointed(x)
-            else:
-                remembered = self.lstm(x)[0]
+            remembered = self._checkpointed(x) if checkpoint_lstm else self.lstm(x)[0]
             return self.output_norm(remembered).float(), slots.float()
 
     def _checkpointed(self, x: Tensor) -> Tensor:
@@ -270,8 +260,3 @@ def initialise(module: nn.Module, gain: float, generator: torch.Generator) -> No
                         nn.init.orthogonal_(values, 1.0, generator=generator)
                     else:
                         values.fill_(1.0 if gate == "forget" and name == "bias_ih_l0" else 0.0)
-
-
-def _autocast(device: torch.device, enabled: bool) -> AbstractContextManager[Any]:
-    # Without a cache: one filled where no gradient is kept would cut the next backward pass off from the weights.
-    return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False) if enabled else nullcontext()

@@ -119,10 +119,15 @@ class Policy(nn.Module):
         uniforms: Tensor | None,
         explore: Exploration | None = None,
     ) -> Acted:
-        """Decide for a batch [hosts]; the arguments are those of `choose`."""
+        """Decide for a batch [hosts]; the arguments are those of `choose`.
+
+        Raises FloatingPointError when weights, though finite, have grown so large that what comes out of them is not.
+        """
         actions, distribution, actor = self.choose(batch, state.actor, uniforms, explore)
         value, critic = self.value(batch, state.critic)
         log_prob = distribution.score(actions).log_prob
+        if not torch.isfinite(log_prob.sum() + value.sum()):
+            raise FloatingPointError("a log-probability or value that the policy gives is not finite")
         return Acted(actions=actions, log_prob=log_prob, value=value, state=PolicyState(actor=actor, critic=critic))
 
     def _logits(self, features: Tensor, slots: Tensor, batch: ObservationBatch) -> HeadLogits:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
 
 from esper.leyline.actions import Decision
-from esper.leyline.errors import StateError
+from esper.leyline.errors import LearningError, StateError
 from esper.tamiyo.controllers.controller import State
 from esper.tamiyo.observe.signals import Observation
 from esper.tamiyo.policy.batch import ObservationBatch, decision_of
@@ -34,6 +35,8 @@ class PolicyController:
         actions, distribution, memory = self.policy.choose(batch, self._memory(state), None)
         decision = decision_of(observation.masks, actions[0].tolist(), blueprints)
         probability = float(distribution.score(actions).log_prob.exp()[0])
+        if math.isnan(probability):
+            raise LearningError("the policy gives a probability that is not a number: its weights are too large; train it again")
         return replace(decision, reason=f"probability {probability:.2g}"), {"memory": [each[0].tolist() for each in memory]}
 
     def _memory(self, state: State) -> LSTMState:

@@ -28,7 +28,7 @@ from esper.tamiyo.policy.policy import Policy
 POLICY_FILE = "policy.safetensors"
 """Its name in the folder of the run that made it."""
 POLICY_FORMAT = "esper policy"
-POLICY_VERSION = 1
+POLICY_VERSION = 2
 """Goes up by one with every change to the network or the file that makes older files unusable."""
 
 
@@ -119,11 +119,11 @@ def _about(path: Path, text: str) -> dict[str, Any]:
 
 def _content(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """The metadata and the tensors of a safetensors file, as they are written there."""
-    if path.is_dir():
-        near = path / POLICY_FILE
-        hint = f"did you mean {near}?" if near.is_file() else "expected a policy's file"
-        raise PolicyError(f"{path} is a folder; {hint}")
     try:
+        if path.is_dir():
+            near = path / POLICY_FILE
+            hint = f"did you mean {near}?" if near.is_file() else "expected a policy's file"
+            raise PolicyError(f"{path} is a folder; {hint}")
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())
             return file.metadata() or {}, {name: file.get_tensor(name) for name in names}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -19,33 +17,15 @@ LEAST_PROBABILITY = 1e-9
 """What a prior that rules something out is taken to grant it, so that the policy can still learn otherwise."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PriorTables:
-    """A prior's probabilities in every context of the blocks op, slot and choices, as `heads.Block` has them."""
-
-    probabilities: tuple[Tensor, Tensor, Tensor]
-    """[..., C, K] for each block."""
-    negative_entropies: tuple[Tensor, Tensor, Tensor]
-    """[..., C] for each block: the sum of p log p."""
-
-    def __getitem__(self, hosts: Tensor) -> PriorTables:
-        """The tables of some of the hosts."""
-        op, slot, choices = (each[hosts] for each in self.probabilities)
-        of_op, of_slot, of_choices = (each[hosts] for each in self.negative_entropies)
-        return PriorTables(probabilities=(op, slot, choices), negative_entropies=(of_op, of_slot, of_choices))
-
-
-def prior_tables(prior: Prior, batch: ObservationBatch) -> PriorTables:
-    """The prior in every context of a batch."""
+def prior_tables(prior: Prior, batch: ObservationBatch) -> list[Tensor]:
+    """The prior's probabilities in every context of a batch: [..., C, K] for each of the blocks op, slot and choices of `heads`."""
     found = (
         prior.probabilities(Head.OP, batch.op_mask.unsqueeze(-2).cpu().numpy()),
         prior.probabilities(Head.SLOT, batch.slot_mask.cpu().numpy()),
         _choices(prior, batch.blueprint_mask.cpu().numpy()),
     )
     op, slot, choices = (torch.from_numpy(each).to(batch.host.device) for each in found)
-    choices = choices.flatten(-3, -2)
-    of_op, of_slot, of_choices = (torch.special.xlogy(each, each).sum(dim=-1) for each in (op, slot, choices))
-    return PriorTables(probabilities=(op, slot, choices), negative_entropies=(of_op, of_slot, of_choices))
+    return [op, slot, choices.flatten(-3, -2)]
 
 
 def prior_logits(prior: Prior, batch: ObservationBatch) -> tuple[Tensor, Tensor]:

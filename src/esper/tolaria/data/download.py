@@ -78,8 +78,6 @@ def _digest(file: Download) -> hashlib._Hash:
 
 
 def _checksum_of(path: Path, file: Download) -> str:
-    digest = _digest(file)
     with path.open("rb") as stream:
-        while chunk := stream.read(CHUNK):
-            digest.update(chunk)
+        digest = hashlib.file_digest(stream, lambda: _digest(file))
     return f"{digest.name}:{digest.hexdigest()}"

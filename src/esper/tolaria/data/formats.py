@@ -11,7 +11,7 @@ import hashlib
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -83,10 +83,8 @@ class Images:
 
 def read_cifar(place: Path, published: Mapping[str, str]) -> Images:
     """CIFAR-10's batches, binary or pickled, in a folder or a .tar.gz as published. `published` has the SHA-256 of each batch."""
-    opened = _open_tar(place) if place.is_file() else _open_folder(place)
-    batches = {name: _cifar_batch(name, *opened(name), published) for name in CIFAR_BATCHES}
-    train = [batches[name] for name in CIFAR_BATCHES[:-1]]
-    x_test, y_test = batches["test_batch"]
+    files = _read_tar(place) if place.is_file() else _read_folder(place)
+    *train, (x_test, y_test) = [_cifar_batch(name, *files[name], published) for name in CIFAR_BATCHES]
     x_train, y_train = (np.concatenate(parts) for parts in zip(*train, strict=True))
     return Images(x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, origin=str(place))
 
@@ -107,39 +105,29 @@ def _cifar_batch(name: str, where: str, raw: bytes, published: Mapping[str, str]
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].copy()
 
 
-Opened = Callable[[str], tuple[str, bytes]]
-"""Gives the name of a batch's file, for messages, and what is in it."""
+def _read_folder(folder: Path) -> dict[str, tuple[str, bytes]]:
+    """Of each batch in a folder, the name of its file, for messages, and what is in it."""
+    paths = {name: first_file(folder, [f"{name}.bin", name]) for name in CIFAR_BATCHES}
+    return {name: (str(path), _read_capped(path)) for name, path in paths.items()}
 
 
-def _open_folder(folder: Path) -> Opened:
-    """The batches of a folder."""
-
-    def read(name: str) -> tuple[str, bytes]:
-        path = first_file(folder, [f"{name}.bin", name])
-        return str(path), _read_capped(path)
-
-    return read
-
-
-def _open_tar(archive: Path) -> Opened:
-    """The batches of a .tar.gz, without extracting it."""
+def _read_tar(archive: Path) -> dict[str, tuple[str, bytes]]:
+    """The same of a .tar.gz, without extracting it. Binary batches go before pickled ones."""
+    files: dict[str, tuple[str, bytes]] = {}
     try:
         with tarfile.open(archive, "r:*") as tar:
-            contents = {
-                Path(member.name).name: _bounded(tar.extractfile(member), member.size, f"{archive}:{member.name}")
-                for member in tar
-                if member.isfile() and Path(member.name).stem in CIFAR_BATCHES
-            }
+            for member in tar:
+                file = Path(member.name).name
+                name = file.removesuffix(".bin")
+                if member.isfile() and name in CIFAR_BATCHES and (file != name or name not in files):
+                    where = f"{archive}:{file}"
+                    files[name] = where, _bounded(tar.extractfile(member), member.size, where)
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise DataError(f"{archive}: not an archive that can be read, or cut short: {error}") from error
-
-    def read(name: str) -> tuple[str, bytes]:
-        file = next((file for file in (f"{name}.bin", name) if file in contents), None)
-        if file is None:
+    for name in CIFAR_BATCHES:
+        if name not in files:
             raise DataError(f"{archive}: the batch {name} is missing; expected a member {name}.bin or {name}")
-        return f"{archive}:{file}", contents[file]
-
-    return read
+    return files
 
 
 def read_idx_set(folder: Path, published: Mapping[str, str]) -> Images:

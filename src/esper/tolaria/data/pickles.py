@@ -21,14 +21,10 @@ class _Dtype:
     """Stands for numpy.dtype: remembers which one the file names."""
 
     def __init__(self, code: Any, *options: Any) -> None:
-        self.code = code.decode("ascii", "replace") if isinstance(code, bytes) else code
+        self.code = _text(code)
 
     def __setstate__(self, state: Any) -> None:
         """Byte order and the like, which single bytes do not have."""
-
-
-class _NdarrayName:
-    """Stands for the class numpy.ndarray, which a file names and never calls."""
 
 
 class _Array:
@@ -63,7 +59,7 @@ def _encode(text: Any, encoding: Any) -> bytes:
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _Array,
     ("numpy._core.multiarray", "_reconstruct"): _Array,
-    ("numpy", "ndarray"): _NdarrayName,
+    ("numpy", "ndarray"): None,  # named, and never called
     ("numpy", "dtype"): _Dtype,
     ("_codecs", "encode"): _encode,
 }

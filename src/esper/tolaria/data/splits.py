@@ -60,21 +60,15 @@ class Data:
         self.classes = classes
         self.fingerprint = fingerprint
         self.origin = origin
+        self.train = train
+        """The whole training split; what one host trains on is `Task.training_set`."""
+        self.val = val
+        """The split that decisions and rewards are measured on, cut from the training data."""
         # The test split stays in its raw form, off the device, until somebody may see it.
-        self._splits: tuple[Split, Split, Callable[[], Split]] | None = (train, val, test)
+        self._test = test
         for name, split in (("train", train), ("val", val)):
             if not len(split):
                 raise DataError(f"{origin}: the {name} split is empty; expected more data")
-
-    @property
-    def train(self) -> Split:
-        """The whole training split; what one host trains on is `Task.training_set`."""
-        return self._held()[0]
-
-    @property
-    def val(self) -> Split:
-        """The split that decisions and rewards are measured on, cut from the training data."""
-        return self._held()[1]
 
     def test(self, purpose: FinalEvaluation) -> Split:
         """The test split, brought to the device now. Raises DataError for anything but a FinalEvaluation."""
@@ -84,25 +78,10 @@ class Data:
                 "decisions are made on val"
             )
         with telling(f"{self.origin}: making the test split", file=""):
-            made = self._held()[2]()
+            made = self._test()
         if not isinstance(made, Split):
             raise DataError(f"{self.origin}: the test split is a {type(made).__name__}; expected a Split")
         return made
-
-    def bytes(self) -> int:
-        """Memory that train and val take on the device, in bytes; shared memory counts once."""
-        train, val, _ = self._held()
-        storages = [tensor.untyped_storage() for split in (train, val) for tensor in (split.x, split.y)]
-        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
-
-    def release(self) -> None:
-        """Let go of every tensor, so that their memory is free once nobody else holds a split. Any use after that raises DataError."""
-        self._splits = None
-
-    def _held(self) -> tuple[Split, Split, Callable[[], Split]]:
-        if self._splits is None:
-            raise DataError(f"{self.origin}: this data was released; load the task's data again")
-        return self._splits
 
 
 def epoch_order(n: int, seed: int, epoch: int) -> Tensor:

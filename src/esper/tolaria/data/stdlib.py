@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
 from pathlib import Path
 
 from esper.leyline.errors import DataError
@@ -33,7 +32,10 @@ def read_stdlib(folder: Path | None = None) -> Texts:
     folder = Path(os.__file__).parent if folder is None else folder
     splits: tuple[list[str], list[str], list[str]] = ([], [], [])
     total = 0
-    for path in sorted(_sources(folder), key=lambda path: _hash(folder, path)):
+    # Modules of the top level and of the packages above; their sub-packages, tests among them, are left out.
+    sources = [path for part in ("", *PACKAGES) for path in (folder / part).glob("*.py")]
+    hashed = {stream_seed("stdlib", path.relative_to(folder).as_posix()): path for path in sources}
+    for key, path in sorted(hashed.items()):
         try:
             text = path.read_bytes().decode("utf-8", "replace").replace("\r\n", "\n")[:FILE_LIMIT]
         except OSError as error:
@@ -41,19 +43,9 @@ def read_stdlib(folder: Path | None = None) -> Texts:
         if total + len(text) > TOTAL_LIMIT:
             break
         total += len(text)
-        bucket = _hash(folder, path) % 10
+        bucket = key % 10
         splits[1 if bucket == 0 else 2 if bucket == 1 else 0].append(text)
     if total < LEAST:
         raise DataError(f"{folder}: {total:,} characters of Python sources; expected {LEAST:,}, so this Python came without its sources")
     train, val, test = splits
     return Texts(train=train, val=val, test=test, origin=f"the standard library of Python {platform.python_version()}")
-
-
-def _sources(folder: Path) -> Iterator[Path]:
-    """Modules of the top level and of the packages above; their sub-packages, tests among them, are left out."""
-    for part in ("", *PACKAGES):
-        yield from (folder / part).glob("*.py")
-
-
-def _hash(folder: Path, path: Path) -> int:
-    return stream_seed("stdlib", path.relative_to(folder).as_posix())

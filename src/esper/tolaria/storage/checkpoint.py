@@ -15,7 +15,6 @@ import base64
 import json
 import math
 import os
-import random
 import re
 import reprlib
 import secrets
@@ -33,7 +32,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from esper.leyline.errors import CheckpointError, DeviceError
+from esper.leyline.errors import CheckpointError
 from esper.leyline.files import open_file, sync_folder, write_new
 
 FORMAT = "esper checkpoint"
@@ -348,21 +347,3 @@ def _layout(tensor: Tensor) -> list[int] | None:
     """The strides of a tensor that fills its memory without gaps in another order than the usual (channels-last, transposed), else None."""
     order = sorted(range(tensor.dim()), key=lambda dimension: tensor.stride(dimension), reverse=True)
     return list(tensor.stride()) if not tensor.is_contiguous() and tensor.permute(order).is_contiguous() else None
-
-
-def rng_state() -> dict[str, Any]:
-    """The global random streams: Python's, torch's on the CPU, and torch's on each CUDA device that is in use."""
-    used = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    cuda = {index: torch.cuda.get_rng_state(index) for index in used if torch.cuda.memory_reserved(index)}
-    return {"python": random.getstate(), "torch": torch.get_rng_state(), "cuda": cuda}
-
-
-def set_rng_state(state: Mapping[str, Any]) -> None:
-    """Put the global random streams back. Raises DeviceError, and changes nothing, when a CUDA device is missing."""
-    missing = [index for index in state["cuda"] if index >= torch.cuda.device_count()]
-    if missing:
-        raise DeviceError(f"the run used cuda:{missing[0]}, and this machine has {torch.cuda.device_count()} CUDA devices")
-    random.setstate(state["python"])
-    torch.set_rng_state(state["torch"])
-    for index, stream in state["cuda"].items():
-        torch.cuda.set_rng_state(stream, index)

@@ -24,7 +24,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from esper.leyline import config as configs
@@ -66,6 +65,12 @@ class RunFolder:
         self.path = path
         self.id = id
         self.command = command
+        self.config = path / _CONFIG
+        """The resolved config, for `leyline.config.load`."""
+        self.events = path / _EVENTS
+        """The journal, for a JsonlSink."""
+        self.checkpoints = path / _CHECKPOINTS
+        """The folder for a CheckpointStore, which also wants the run's `id`."""
         self._lock: int | None = lock
         self._made = made  # the folders that were made for it, the innermost first
 
@@ -90,8 +95,11 @@ class RunFolder:
             _remove_empty(made)
             raise RunError(f"no run folder can be made at {path or root}: {error.strerror}") from error
         try:
-            if (path / _MARKER).exists():
-                _refuse_begun(path)
+            match _progress(path):
+                case "finished":
+                    raise RunError(f"{path} holds a finished run; choose another folder, or remove this one first")
+                case "interrupted":
+                    raise RunError(f"{path} holds an interrupted run; resume it, or choose another folder")
             remove_unfinished(path)
             marker = {"format": FORMAT, "version": FORMAT_VERSION, "id": run.id, "command": command, "created": _now()}
             replace_file(path / _MARKER, _to_json(marker))
@@ -108,41 +116,25 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path, extend: bool = False) -> Self:
-        """Go on with a run that was interrupted, or that has not begun; with `extend`, also a finished one, which it then no longer is.
+        """Go on with a run that was interrupted, or that has not begun; with `extend`, also a finished one.
 
         Raises RunError for anything else.
         """
-        marker = _marker(path)
+        id, command, _ = _marker(path)
         try:
             lock = _lock(path)
         except OSError as error:
             raise RunError(f"the run folder {path} cannot be opened: {error.strerror}") from error
-        if extend:
-            (path / _SUMMARY).unlink(missing_ok=True)
-        elif (path / _SUMMARY).exists():
+        if (path / _SUMMARY).exists() and not extend:
             os.close(lock)
             raise RunError(f"the run {path} is finished: there is nothing to resume")
         remove_unfinished(path)
-        return cls(path, lock, marker["id"], marker["command"])
-
-    @property
-    def config(self) -> Path:
-        """The resolved config, for `leyline.config.load`."""
-        return self.path / _CONFIG
+        return cls(path, lock, id, command)
 
     def change_config(self, config: DataclassInstance) -> None:
-        """Write another config in place of the run's, whole or not at all."""
+        """Write another config in place of the run's, whole or not at all. A finished run is then one that goes on."""
         self._replace(_CONFIG, configs.to_toml(config).encode(), "config")
-
-    @property
-    def events(self) -> Path:
-        """The journal, for a JsonlSink."""
-        return self.path / _EVENTS
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder for a CheckpointStore, which also wants the run's `id`."""
-        return self.path / _CHECKPOINTS
+        (self.path / _SUMMARY).unlink(missing_ok=True)
 
     def log(self, text: str) -> None:
         """Append to log.txt, each line with the time in front. Should that fail, on a full disk say, the lines go to stderr."""
@@ -165,8 +157,8 @@ class RunFolder:
             raise RunError(f"the {what} of the run cannot be written: {reason}") from error
 
     def withdraw(self) -> None:
-        """Remove the run if nothing has happened in it yet; one that has begun stays as it is, and so does whatever is not ours."""
-        if _progress(self.path) != "new":
+        """Remove the run if there is nothing in it to go on from; one with a checkpoint stays, and so does whatever is not ours."""
+        if (self.path / _SUMMARY).exists() or (self.checkpoints.is_dir() and any(self.checkpoints.iterdir())):
             return
         for name in (_MARKER, _CONFIG, _EVENTS, _LOG, _LOCK):
             (self.path / name).unlink(missing_ok=True)
@@ -181,14 +173,14 @@ class RunFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
 def read_run(path: Path) -> RunInfo:
     """What a run folder says about itself; changes nothing. Raises RunError for a folder that is not a run."""
-    marker = _marker(path)
-    return RunInfo(path=path, id=marker["id"], command=marker["command"], created=_moment(path, marker), status=_status(path))
+    id, command, created = _marker(path)
+    return RunInfo(path=path, id=id, command=command, created=created, status=_status(path))
 
 
 def read_summary(path: Path) -> dict[str, Any]:
@@ -210,7 +202,7 @@ def list_runs(root: Path = Path("runs")) -> tuple[list[RunInfo], list[str]]:
     try:
         paths = sorted(root.iterdir())
     except (FileNotFoundError, NotADirectoryError):
-        paths = []
+        return runs, problems
     except OSError as error:
         raise RunError(f"the runs in {root} cannot be listed: {error.strerror}") from error
     for path in paths:
@@ -252,15 +244,6 @@ def _claim(path: Path) -> None:
     others = [name for name in sorted(os.listdir(path)) if name != _LOCK and not re.fullmatch(r"\..+\.tmp", name)]
     if others and not (path / _MARKER).exists():
         raise RunError(f"{path} is not empty and not a run (it holds {others[0]!r}); choose another folder")
-
-
-def _refuse_begun(path: Path) -> None:
-    """Raise RunError unless nothing has happened yet in the run whose lock we hold."""
-    match _progress(path):
-        case "finished":
-            raise RunError(f"{path} holds a finished run; choose another folder, or remove this one first")
-        case "interrupted":
-            raise RunError(f"{path} holds an interrupted run; resume it, or choose another folder")
 
 
 def _lock(path: Path) -> int:
@@ -310,8 +293,8 @@ def _progress(path: Path) -> Literal["new", "interrupted", "finished"]:
     return "interrupted" if begun else "new"
 
 
-def _marker(path: Path) -> dict[str, str]:
-    """The content of run.json, checked."""
+def _marker(path: Path) -> tuple[str, str, datetime]:
+    """What run.json says, checked: id, command, and when the run began."""
     try:
         marker = _read_json(path / _MARKER)
     except (FileNotFoundError, NotADirectoryError):
@@ -321,17 +304,15 @@ def _marker(path: Path) -> dict[str, str]:
         raise RunError(f"{path / _MARKER} was not written by Esper")
     if "version" not in marker or marker["version"] != FORMAT_VERSION:
         raise RunError(f"{path} has another format version; this version of Esper reads {FORMAT_VERSION}")
-    texts = {name: marker[name] for name in ("id", "command", "created") if name in marker and isinstance(marker[name], str)}
-    if len(texts) < 3:
-        raise RunError(f"{path / _MARKER} is damaged: id, command and created should be text")
-    return texts
-
-
-def _moment(path: Path, marker: Mapping[str, str]) -> datetime:
+    match marker:
+        case {"id": str(id), "command": str(command), "created": str(created)}:
+            pass
+        case _:
+            raise RunError(f"{path / _MARKER} is damaged: id, command and created should be text")
     try:
-        return datetime.fromisoformat(marker["created"]).astimezone()
+        return id, command, datetime.fromisoformat(created).astimezone()
     except ValueError:
-        raise RunError(f"{path / _MARKER} is damaged: {marker['created']!r} is not a date and time") from None
+        raise RunError(f"{path / _MARKER} is damaged: {created!r} is not a date and time") from None
 
 
 def _now() -> str:

@@ -3,26 +3,21 @@
 from esper.tolaria.data.formats import Images
 from esper.tolaria.data.text import Texts
 from esper.tolaria.tasks import builtin
-from esper.tolaria.tasks.family import Family, Member, Schedule, SlotLayout
+from esper.tolaria.tasks.family import Family, Member
 from esper.tolaria.tasks.language import LanguageTask
-from esper.tolaria.tasks.registry import TASKS, Kind, Task, get, names, register, unregister
+from esper.tolaria.tasks.registry import TASKS, Task, get, register
 from esper.tolaria.tasks.vision import VisionTask
 
 __all__ = [
     "TASKS",
     "Family",
     "Images",
-    "Kind",
     "LanguageTask",
     "Member",
-    "Schedule",
-    "SlotLayout",
     "Task",
     "Texts",
     "VisionTask",
     "builtin",
     "get",
-    "names",
     "register",
-    "unregister",
 ]

@@ -78,14 +78,6 @@ register(
                 "learning_rate": (0.1, 0.2),
                 **_BUDGETS,
             },
-            outside={
-                "widths": ((1, 2, 4), (16, 32, 64)),
-                "kernel": (5,),
-                "train_size": (80,),
-                "label_noise": (0.8,),
-                "epochs": (10, 60),
-                "learning_rate": (0.05,),
-            },
         ),
     )
 )
@@ -106,7 +98,6 @@ register(
                 "learning_rate": (2e-3, 3e-3, 5e-3),
                 **_BUDGETS,
             },
-            outside={"width": (8, 96), "layers": (4,), "train_size": (512, 8192), "epochs": (10, 60)},
         ),
     )
 )
@@ -123,16 +114,6 @@ _PHOTOGRAPHS = Family(
         "learning_rate": (0.1, 0.2),
         "augment": (True, False),
         **_BUDGETS,
-    },
-    outside={
-        "widths": ((1, 2, 4), (32, 64, 128)),
-        "kernel": (5,),
-        "depth": (3,),
-        "slots": ("after",),
-        "train_size": (500,),
-        "label_noise": (0.8,),
-        "epochs": (10, 60),
-        "learning_rate": (0.05,),
     },
 )
 
@@ -176,7 +157,6 @@ register(
                 "learning_rate": (5e-4, 1e-3),
                 **_BUDGETS,
             },
-            outside={"width": (96, 768), "layers": (1, 8), "train_size": (1024,), "epochs": (10, 60)},
         ),
     )
 )

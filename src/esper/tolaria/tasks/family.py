@@ -84,44 +84,26 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """The hosts, data and budgets of a task: a standard member, and what varies around it.
-
-    `ranges` is what policies are trained on. `outside` has values beyond it, for the question how a policy does on hosts that it has
-    never met.
-    """
+    """The hosts, data and budgets of a task: a standard member, and what varies around it."""
 
     standard: Member
     ranges: Choices = field(default_factory=dict)
-    outside: Choices = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for choices in (self.ranges, self.outside):
-            for name, values in choices.items():
-                if not values:
-                    raise ConfigError(f"Family: the range of {name!r} is empty; expected the values it can take")
-                for value in values:
-                    replace_fields(self.standard, {name: value}, "Member")
+        for name, values in self.ranges.items():
+            if not values:
+                raise ConfigError(f"Family: the range of {name!r} is empty; expected the values it can take")
+            for value in values:
+                replace_fields(self.standard, {name: value}, "Member")
 
     def draw(self, seed: int) -> Member:
         """The member of that seed: the same in every process and release. A field's value does not depend on which others vary."""
-        drawn = {name: _pick(values, "member", seed, name) for name, values in self.ranges.items()}
+        drawn = {name: values[stream_seed("member", seed, name) % len(values)] for name, values in self.ranges.items()}
         return replace_fields(self.standard, drawn, "Member")
-
-    def draw_outside(self, seed: int) -> Member:
-        """A member like `draw(seed)`, but for one field, chosen by the seed, that lies outside the ranges."""
-        if not self.outside:
-            raise ConfigError("Family: nothing is known to lie outside its ranges; expected values in 'outside'")
-        name = _pick(tuple(sorted(self.outside)), "outside", seed)
-        return replace_fields(self.draw(seed), {name: _pick(self.outside[name], "outside", seed, name)}, "Member")
 
     def with_fixed(self, **values: Any) -> Family:
         """This family with some fields the same for every member: `family.with_fixed(epochs=40, widths=(8, 16, 32))`."""
         return Family(
             standard=replace_fields(self.standard, values, "Member"),
             ranges={name: choices for name, choices in self.ranges.items() if name not in values},
-            outside={name: choices for name, choices in self.outside.items() if name not in values},
         )
-
-
-def _pick(values: tuple[Any, ...], *key: str | int) -> Any:
-    return values[stream_seed(*key) % len(values)]

@@ -30,7 +30,7 @@ class LanguageTask(Task):
     """Reads the texts from a folder or file, or from where such data is kept."""
 
     def __post_init__(self) -> None:
-        if "block" in self.family.ranges or "block" in self.family.outside:
+        if "block" in self.family.ranges:
             raise ConfigError(f"task {self.name!r}: 'block' varies in its family; expected one length, because the data is cut by it")
 
     def load(self, source: Path | None, device: torch.device) -> Data:

@@ -157,16 +157,6 @@ def register(task: T) -> T:
     return task
 
 
-def unregister(name: str) -> None:
-    """Take a task out of the register."""
-    del TASKS[get(name).name]
-
-
 def get(name: str) -> Task:
     """The task of that name, or an error with the nearest one."""
     return TASKS.find(name).value
-
-
-def names() -> tuple[str, ...]:
-    """Every name, in the order of registration."""
-    return tuple(TASKS)

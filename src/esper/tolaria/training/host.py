@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,9 +13,9 @@ from torch import Tensor
 from esper.kasmina import Growable
 from esper.kasmina.attach.probe import evaluating
 from esper.kasmina.norms import HARVEST_SAMPLES
-from esper.leyline.errors import unknown
-from esper.leyline.events import Event, RolledBack
-from esper.leyline.reports import EpochReport, LifecycleConfig
+from esper.leyline.errors import DeviceError, unknown
+from esper.leyline.events import Event, RolledBack, StageChanged
+from esper.leyline.reports import EpochReport
 from esper.leyline.stages import LIVE, Stage
 from esper.tolaria.data import Data, Split, epoch_order, stream_seed
 from esper.tolaria.tasks import Member, Task
@@ -24,7 +24,7 @@ from esper.tolaria.training.config import TrainingConfig
 from esper.tolaria.training.flops import FlopLedger
 from esper.tolaria.training.governor import Governor
 from esper.tolaria.training.snapshot import Snapshot
-from esper.tolaria.training.validation import Array, Evaluated, Score, count, evaluate, measured, wanted_of
+from esper.tolaria.training.validation import Array, Evaluated, Score, evaluate, measured, wanted_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,16 +54,18 @@ class Host:
             net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         # The embargo is a cool-down, not the rest of a short life: at most a tenth of the budget.
         embargo = max(1, min(config.lifecycle.embargo_epochs, member.epochs // 10))
-        lifecycle = LifecycleConfig(
-            embargo_epochs=embargo, reset_epochs=config.lifecycle.reset_epochs, auto_advance=config.lifecycle.auto_advance
-        )
-        growth = stream_seed("growth", seed)
         self.model = Growable(
-            net, slots, example.to(device), isolation=config.isolation, gates=config.gates, lifecycle=lifecycle, seed=growth
+            net,
+            slots,
+            example.to(device),
+            isolation=config.isolation,
+            gates=config.gates,
+            lifecycle=replace(config.lifecycle, embargo_epochs=embargo),
+            seed=stream_seed("growth", seed),
         )
         self.optimizer = _optimizer(self.model, member)
         self.model.follow(self.optimizer)
-        self.run = torch.compile(self.model, backend=_backend(config.compile)) if config.compile else self.model
+        self.run = _compiled(self.model, config.compile) if config.compile else self.model
         self.architecture = (task.name, tuple(example.shape[1:]), tuple(tuple(p.shape) for p in net.parameters()))
         self.governor = Governor(config.governor, data.classes)
         self.start_parameters = self.model.parameter_count()
@@ -100,17 +102,15 @@ class Host:
         model, device = self.model, self.split.x.device
         model.train()
         loss_sum, correct = torch.zeros((), device=device), torch.zeros((), device=device)
-        with torch.random.fork_rng(devices=_cuda(device)):
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             _seed(device, plan.dropout)
             for index in plan.batches:
                 x, y = self.batch(index, plan.epoch)
                 self.optimizer.zero_grad(set_to_none=True)
-                with self.autocast():
-                    logits = self.run(x)
-                    loss = self.task.loss(logits, y)
+                logits, loss = self._forward(x, y)
                 loss.backward()
                 if self.config.isolation == "shadow":
-                    model.shadow_backward(lambda x=x, y=y: self._shadow_loss(x, y))  # type: ignore[misc]
+                    model.shadow_backward(lambda x=x, y=y: self._forward(x, y)[1])  # type: ignore[misc]
                 model.clip_gradients(self.config.clip)
                 self.optimizer.step()
                 loss_sum += loss.detach() * len(index)
@@ -139,7 +139,7 @@ class Host:
         train_loss = float(sums[0]) / len(self.split)
         scores, per_class = evaluated.scores(*values)
         now = scores[evaluated.wanted[0]]
-        flops = {**plan.flops, **self._count_validation(evaluated)}
+        flops = {**plan.flops, **self._count_validation(evaluated.wanted)}
         anomaly = self.governor.judge(train_loss, now.loss, now.accuracy)
         known: Sequence[float] | None = figures
         if anomaly:
@@ -147,7 +147,7 @@ class Host:
             known = None
             evaluated = self.evaluate()
             scores, per_class = evaluated.read()
-            flops.update({part: flops[part] + spent for part, spent in self._count_validation(evaluated).items()})
+            flops.update({part: flops[part] + spent for part, spent in self._count_validation(evaluated.wanted).items()})
         else:
             if self._drop_broken_seeds(figures):
                 known = None
@@ -176,9 +176,11 @@ class Host:
         )
         return self.last
 
-    def _shadow_loss(self, x: Tensor, y: Tensor) -> Tensor:
+    def _forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and loss of a batch, compiled and in the precision that the config asks for."""
         with self.autocast():
-            return self.task.loss(self.run(x), y)
+            logits = self.run(x)
+            return logits, self.task.loss(logits, y)
 
     def batch(self, index: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
         """The samples at these positions of the training split, augmented as that epoch says."""
@@ -251,11 +253,10 @@ class Host:
     def drain(self) -> list[Event]:
         """The body's journal since the last call, counted."""
         events = self.model.drain_journal()
-        for event in events:
-            after = getattr(event, "after", None)
-            self.germinated += after is Stage.GERMINATED
-            self.fossilized += after is Stage.FOSSILIZED
-            self.pruned += after is Stage.PRUNED
+        stages = [event.after for event in events if isinstance(event, StageChanged)]
+        self.germinated += stages.count(Stage.GERMINATED)
+        self.fossilized += stages.count(Stage.FOSSILIZED)
+        self.pruned += stages.count(Stage.PRUNED)
         return events
 
     # Safety
@@ -283,28 +284,37 @@ class Host:
     # Counting
 
     def _count_training(self) -> dict[str, int]:
-        """Operations that this epoch's training takes, from one sample of the present structure."""
-        n, samples = len(self.split), min(2, len(self.split))
-        x, y = self.batch(torch.arange(samples, device=self.data.train.x.device), self.epoch)
+        """Operations that this epoch's training takes, from two samples of the present structure."""
+        x, y = self.batch(torch.arange(min(2, len(self.split)), device=self.split.x.device), self.epoch)
         self.model.train()
-        forward, backward = self.ledger.per_sample(
-            self.model, self.architecture, samples, lambda: self.task.loss(self.model(x), y), backward=True
-        )
-        counts = {"forward": forward * n, "backward": backward * n}
+        forward, backward = self._per_sample(x, y, backward=True)
         if self.config.isolation == "shadow" and (training := self.model.at(Stage.TRAINING)):
             with self.model.trial(*training):
-                forward, backward = self.ledger.per_sample(
-                    self.model, self.architecture, samples, lambda: self.task.loss(self.model(x), y), backward=True
-                )
-            counts["forward"] += forward * n
-            counts["backward"] += backward * n
-        return counts
+                again = self._per_sample(x, y, backward=True)
+            forward, backward = forward + again[0], backward + again[1]
+        return {"forward": forward * len(self.split), "backward": backward * len(self.split)}
 
-    def _count_validation(self, evaluated: Evaluated) -> dict[str, int]:
-        """Operations of validating the network as it is, and of the other configurations."""
-        samples = 0 if not self._recalibrates() else min(self.config.recalibrate, len(self.split))
+    def _count_validation(self, wanted: Sequence[Configuration]) -> dict[str, int]:
+        """Operations of validating the network as it is, samples for its batch norms included, and of the other configurations."""
+        split, recalibrates = self.data.val, self._recalibrates()
+        x, y = split.x[:2], split.y[:2]
+        samples = len(split) + (min(self.config.recalibrate, len(self.split)) if recalibrates else 0)
         with evaluating(self.model):
-            return count(self.model, self.task, self.data.val, evaluated.wanted, self.ledger, self.architecture, samples)
+            total = plain = self._per_sample(x, y)[0]
+            if recalibrates:
+                total = 0
+                for on in wanted:
+                    with self.model.showing(on):
+                        total += self._per_sample(x, y)[0]
+            elif len(wanted) > 1:
+                # Every seed that some configuration has on runs for all of them.
+                with self.model.stacked([frozenset().union(*wanted)], batch=len(x)):
+                    total = self._per_sample(x, y)[0] * len(wanted)
+        return {"validation": plain * samples, "counterfactual": (total - plain) * samples}
+
+    def _per_sample(self, x: Tensor, y: Tensor, *, backward: bool = False) -> tuple[int, int]:
+        """Operations of the forward and of the backward pass for one sample, counted on these."""
+        return self.ledger.per_sample(self.model, self.architecture, len(x), lambda: self.task.loss(self.model(x), y), backward=backward)
 
     # Saving
 
@@ -325,7 +335,7 @@ class Host:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.governor.load_state(state["governor"])
-        self.snapshot = Snapshot.from_state(state["snapshot"])
+        self.snapshot = Snapshot(**state["snapshot"])
         for name in self._COUNTERS:
             setattr(self, name, state["counters"][name])
         self.flops = dict(state["flops"])
@@ -355,11 +365,23 @@ def _batches(order: Tensor, size: int) -> list[Tensor]:
     return batches
 
 
-def _backend(name: str) -> str:
+def _compiled(model: Growable, backend: str) -> Callable[[Tensor], Any]:
+    """The model, compiled by the backend of that name in its first forward pass."""
     known = torch.compiler.list_backends(exclude_tags=())
-    if name not in known:
-        raise unknown("backend of torch.compile", name, known)
-    return name
+    if backend not in known:
+        raise unknown("backend of torch.compile", backend, known)
+    compiled = torch.compile(model, backend=backend)
+
+    def run(x: Tensor) -> Any:
+        try:
+            return compiled(x)
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            if not isinstance(error.inner_exception, torch._inductor.exc.InvalidCxxCompiler):
+                raise
+            reason = "needs a C++ compiler, and none was found; install g++, or leave training.compile empty"
+            raise DeviceError(f"torch.compile with the backend {backend!r} {reason}") from error
+
+    return run
 
 
 def _seed(device: torch.device, seed: int) -> None:
@@ -368,7 +390,3 @@ def _seed(device: torch.device, seed: int) -> None:
     if device.type == "cuda":
         with torch.cuda.device(device):
             torch.cuda.manual_seed(seed)
-
-
-def _cuda(device: torch.device) -> list[int]:
-    return [device.index or 0] if device.type == "cuda" else []

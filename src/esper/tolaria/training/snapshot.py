@@ -59,13 +59,8 @@ class Snapshot:
         governor.load_state(self.governor)
 
     def state(self) -> dict[str, Any]:
-        """Everything, in plain containers."""
+        """The fields by name, which `Snapshot(**state)` takes."""
         return {"epoch": self.epoch, "tensors": self.tensors, "momentum": self.momentum, "governor": self.governor}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Snapshot:
-        """The inverse of `state`."""
-        return cls(state["epoch"], state["tensors"], state["momentum"], state["governor"])
 
 
 def _lasting(model: Growable) -> dict[str, Tensor]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,6 @@ from esper.leyline.stages import BLENDED, LIVE, Stage
 from esper.tolaria.data import Split
 from esper.tolaria.tasks import Task
 from esper.tolaria.training.attribution import Attribution, Configuration, configurations, interactions, shapley
-from esper.tolaria.training.flops import FlopLedger
 
 Array = NDArray[np.float32]
 
@@ -136,8 +135,10 @@ def evaluate(
     with evaluating(model):
         assert not model.training, "validation needs eval mode"
         for rows in passes:
-            with _recalibrated(model, wanted[rows[0]], reference):
-                for start, x, y in _chunks(split, max(1, eval_batch // len(rows))):
+            size = max(1, eval_batch // len(rows))
+            with model.showing(wanted[rows[0]]), model.recalibrated(reference) if reference else nullcontext():
+                for start in range(0, samples, size):
+                    x, y = split.x[start : start + size], split.y[start : start + size]
                     logits = _logits(model, run, x, [wanted[i] for i in rows])  # [configurations * batch, ...]
                     for i, part in zip(rows, logits.split(len(x)), strict=True):
                         losses[i] += task.loss(part, y) * len(x)
@@ -185,56 +186,9 @@ def wanted_of(model: Growable, attribution: Attribution = "loo", seed: int = 0) 
     return configurations(model.at(*BLENDED), model.at(Stage.FOSSILIZED), model.at(Stage.TRAINING), attribution, seed)
 
 
-@contextmanager
-def _recalibrated(model: Growable, on: Configuration, reference: Sequence[Tensor]) -> Iterator[None]:
-    if not reference:
-        yield
-        return
-    with model.showing(on), model.recalibrated(reference):
-        yield
-
-
-def _chunks(split: Split, size: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-    for start in range(0, len(split), size):
-        yield start, split.x[start : start + size], split.y[start : start + size]
-
-
 def _logits(model: Growable, run: Callable[..., Any], x: Tensor, wanted: Sequence[Configuration]) -> Tensor:
-    """Logits of every configuration, one after another along the batch."""
+    """Logits of every configuration, one after another along the batch; a single one is what the model shows already."""
     if len(wanted) == 1:
-        with model.showing(wanted[0]):
-            return run(x)
+        return run(x)
     with model.stacked(wanted, batch=len(x)):
         return run(x.repeat(len(wanted), *[1] * (x.dim() - 1)))
-
-
-def count(
-    model: Growable,
-    task: Task,
-    split: Split,
-    wanted: Sequence[Configuration],
-    ledger: FlopLedger,
-    architecture: Hashable,
-    reference: int = 0,
-) -> dict[str, int]:
-    """Operations of validating the network as it is, `reference` samples for its batch norms included, and of the other configurations."""
-    samples = min(2, len(split))
-    x, y = split.x[:samples], split.y[:samples]
-
-    def one() -> int:
-        return ledger.per_sample(model, architecture, samples, lambda: task.loss(model(x), y), backward=False)[0]
-
-    plain = one()
-    if reference:
-        total = 0
-        for on in wanted:
-            with model.showing(on):
-                total += one()
-    elif len(wanted) > 1:
-        # Every seed that some configuration has on runs for all of them.
-        with model.stacked([frozenset().union(*wanted)], batch=samples):
-            total = one() * len(wanted)
-    else:
-        total = plain
-    rows = len(split) + reference
-    return {"validation": plain * rows, "counterfactual": (total - plain) * rows}
