@@ -21,7 +21,7 @@ from esper.leyline.reports import GateConfig, Isolation, LifecycleConfig
 from esper.leyline.stages import BLENDED, LIVE, TRANSITIONS, Stage
 from tests.kasmina.garden import IMAGES, SLOTS, STAGES, as_bytes, everything, grow, slot_of, step
 
-EXAMPLES, STEPS = 60, 40
+EXAMPLES, STEPS = 40, 40
 
 slots = st.sampled_from(SLOTS)
 blueprints = st.sampled_from(["norm", "norm", "mlp_small", "lora8", "conv_small", "conv_light", "attention", "no_such"])
