@@ -155,7 +155,7 @@ def test_results_fit_into_80_columns(capsys: pytest.CaptureFixture[str]) -> None
     print_run({"hosts": [host()] * 10_000, "against_control": {"test_accuracy": DIFFERENCE}, "run": "runs/a"})
     arm = {"score": -12.25, "accuracy": 100.0, "growth": 12.5, "fossils": 12.5}
     names = ("policy", "wait", "random", "fixed", "heuristic")
-    against = {name: DIFFERENCE for name in names[1:]}
+    against = dict.fromkeys(names[1:], DIFFERENCE)
     print_learning({"examination": {"hosts": 9999, "arms": dict.fromkeys(names, arm), "policy_against": against}, "run": "runs/b"})
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
