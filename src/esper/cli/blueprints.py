@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import reprlib
 
-from esper.cli.tables import Row, print_rows
+from esper.cli.tables import Row, list_parser, print_rows
 from esper.leyline.errors import ConfigError, unknown
 from esper.leyline.plugins import origin
 from esper.leyline.reports import Topology
@@ -17,7 +16,15 @@ COLUMNS = ("topology", "name", "parameters", "from", "purpose")
 
 def main(argv: list[str]) -> int:
     """Run the command with its own arguments, print the list, and return 0."""
-    arguments = _parser().parse_args(argv)
+    parser = list_parser(
+        "blueprints",
+        "List the blueprints: what can grow in a slot, what it is for, and how many parameters it adds.",
+        "topologies: map2d feature maps (B, C, H, W); map1d feature maps (B, C, T); tokens (B, T, d); vector (B, d)",
+        plugins="blueprints",
+    )
+    parser.add_argument("--topology", metavar="NAME", help="only those for this shape of features: " + ", ".join(Topology))
+    parser.add_argument("--width", metavar="N", default="32", help="channels or features of the slot, for the parameters (default: 32)")
+    arguments = parser.parse_args(argv)
     topologies, width = _topologies(arguments.topology), _width(arguments.width)
     from esper.kasmina.blueprints import BLUEPRINTS, SlotShape, parameter_count  # torch, which `--help` need not wait for
     from esper.simic.plugins import load_plugins
@@ -40,19 +47,6 @@ def main(argv: list[str]) -> int:
     else:
         print_rows(rows, COLUMNS, wrapped=["from", "purpose"], section="topology")
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="esper blueprints",
-        description="List the blueprints: what can grow in a slot, what it is for, and how many parameters it adds.",
-        epilog="topologies: map2d feature maps (B, C, H, W); map1d feature maps (B, C, T); tokens (B, T, d); vector (B, d)",
-    )
-    parser.add_argument("--topology", metavar="NAME", help="only those for this shape of features: " + ", ".join(Topology))
-    parser.add_argument("--width", metavar="N", default="32", help="channels or features of the slot, for the parameters (default: 32)")
-    parser.add_argument("--plugins", metavar="FILE", nargs="+", default=[], help="Python files that register blueprints of your own")
-    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
-    return parser
 
 
 def _topologies(name: str | None) -> tuple[Topology, ...]:

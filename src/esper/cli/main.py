@@ -12,8 +12,6 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from io import TextIOWrapper
 from typing import TextIO
 
@@ -30,29 +28,14 @@ WRITE_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What a write to stdout can fail with: nobody reads it, its disk is full, its terminal is gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command's line in `esper --help`, and where its function is."""
-
-    help: str
-    """What the command does, in one line."""
-    target: str
-    """`module:function`; the function takes `list[str]` and returns an exit code."""
-
-    def load(self) -> Callable[[list[str]], int]:
-        """Import the command's module and return its function."""
-        module, _, function = self.target.partition(":")
-        loaded: Callable[[list[str]], int] = getattr(importlib.import_module(module), function)
-        return loaded
-
-
-COMMANDS: dict[str, Command] = {
-    "train": Command("grow hosts while they train", "esper.cli.train:main"),
-    "export": Command("the grown network of a run as a plain module, torch.export or ONNX", "esper.cli.export:main"),
-    "runs": Command("the runs in a folder, and how they stand", "esper.cli.runs:main"),
-    "tasks": Command("what there is to train on, and whether its data is here", "esper.cli.tasks:main"),
-    "blueprints": Command("the kinds of seed that can be germinated in a slot", "esper.cli.blueprints:main"),
+COMMANDS: dict[str, str] = {
+    "train": "grow hosts while they train",
+    "export": "the grown network of a run as a plain module, torch.export or ONNX",
+    "runs": "the runs in a folder, and how they stand",
+    "tasks": "what there is to train on, and whether its data is here",
+    "blueprints": "the kinds of seed that can be germinated in a slot",
 }
+"""What each command does; its function is `main` of the module of its name, takes the arguments and returns an exit code."""
 
 OPTIONS: dict[str, str] = {
     "--help": "show this text (also -h)",
@@ -63,10 +46,9 @@ OPTIONS: dict[str, str] = {
 def usage() -> str:
     """The text of `esper --help`."""
     width = max(len(name) for name in (*COMMANDS, *OPTIONS))
-    lines = ["usage: esper COMMAND [ARGUMENTS]", "", "Esper grows neural networks while they train.", "", "commands:"]
-    lines += [f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
-    lines += ["", "options:"]
-    lines += [f"  {name:<{width}}  {text}" for name, text in OPTIONS.items()]
+    lines = ["usage: esper COMMAND [ARGUMENTS]", "", "Esper grows neural networks while they train."]
+    for title, entries in (("commands", COMMANDS), ("options", OPTIONS)):
+        lines += ["", f"{title}:", *(f"  {name:<{width}}  {text}" for name, text in entries.items())]
     lines += ["", "`esper COMMAND --help` explains a command."]
     return "\n".join(lines)
 
@@ -83,7 +65,7 @@ def dispatch(argv: list[str]) -> int:
     if not argv:
         print(usage(), file=sys.stderr)
         return EXIT_USAGE
-    name, arguments = argv[0], argv[1:]
+    name = argv[0]
     if name in ("-h", "--help"):
         print(usage())
         return 0
@@ -94,7 +76,7 @@ def dispatch(argv: list[str]) -> int:
         raise EsperError(f"unknown option {name!r}; {nearest(name, OPTIONS)}")
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
-    return COMMANDS[name].load()(arguments)
+    return int(importlib.import_module(f"esper.cli.{name}").main(argv[1:]))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -8,18 +8,16 @@ from os.path import isdir
 from pathlib import Path
 from typing import Any
 
-from esper.cli.flags import Parser
 from esper.cli.results import failures
-from esper.cli.tables import Row, print_rows
+from esper.cli.tables import Row, list_parser, print_rows
 from esper.leyline.errors import EsperError, RunError
 from esper.tolaria.storage.runs import list_runs, read_summary
 
 
 def main(argv: list[str]) -> int:
     """Run the command with its own arguments."""
-    parser = Parser(prog="esper runs", description="List the runs in a folder, oldest first.", allow_abbrev=False)
+    parser = list_parser("runs", "List the runs in a folder, oldest first.")
     parser.add_argument("folder", nargs="?", type=Path, default=Path("runs"), metavar="DIR", help="where runs lie (default: runs)")
-    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     arguments = parser.parse_args(argv)
     if not isdir(arguments.folder):  # pathlib raises for a name that is too long
         raise RunError(f"there is no folder {arguments.folder}; runs are made by esper train")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from esper.leyline.events import (
     ArmExamined,
@@ -29,17 +30,8 @@ SHOWN_ROUNDS = 12
 LINES = 20
 """About as many lines are shown of passes over recordings, however many there are."""
 
-STAGE_WORDS: dict[Stage, str] = {
-    Stage.DORMANT: "-",
-    Stage.GERMINATED: "germinated",
-    Stage.TRAINING: "training",
-    Stage.BLENDING: "blending",
-    Stage.HOLDING: "holding",
-    Stage.FOSSILIZED: "fossil",
-    Stage.PRUNED: "pruned",
-    Stage.EMBARGOED: "embargo",
-    Stage.RESETTING: "resetting",
-}
+STAGE_WORDS = {stage: stage.name.lower() for stage in Stage}
+STAGE_WORDS |= {Stage.DORMANT: "-", Stage.FOSSILIZED: "fossil", Stage.EMBARGOED: "embargo"}
 STAGE_COLOURS: dict[Stage, str] = {
     Stage.TRAINING: "cyan",
     Stage.BLENDING: "yellow",
@@ -52,40 +44,43 @@ OPS = ("wait", "germinate", "advance", "fossilize", "prune", "set_alpha_target")
 METHOD_WORDS = {"bc": "behaviour cloning", "iql": "implicit Q-learning"}
 
 
-class Scene(Protocol):
+class Scene(ABC):
     """One kind of run as it is seen so far."""
 
     unit: str
     """What a round is called."""
 
+    def __init__(self, started: RunStarted) -> None:
+        self.started = started
+
+    @abstractmethod
     def headline(self) -> str:
         """What is being done, in a line."""
-        ...
 
+    @abstractmethod
     def see(self, envelope: Envelope) -> str | None:
         """Take an event; a line for one that a log should show at once."""
-        ...
 
+    @abstractmethod
     def line(self, round: int) -> str | None:
         """A round that is over, in a line; None for one that is not worth one."""
-        ...
 
     def rewards(self, envelope: Envelope) -> str | None:
-        """What an event says about rewards, in a line."""
-        ...
+        """What an event says about rewards, in a line; None for one that says nothing."""
+        return None
 
     def total(self) -> int:
         """Rounds in all, and whatever comes after them, in rounds."""
-        ...
+        return self.started.rounds
 
+    @abstractmethod
     def body(self) -> list[RenderableType]:
         """All of it as tables and lines."""
-        ...
 
 
 def scene_of(started: RunStarted) -> Scene:
     """The scene for a run that begins or goes on."""
-    kinds: dict[str, type[HostsScene] | type[LearningScene] | type[RecordingsScene]] = {"run": HostsScene, "learn": LearningScene}
+    kinds: dict[str, type[Scene]] = {"run": HostsScene, "learn": LearningScene}
     return kinds.get(started.method, RecordingsScene)(started)
 
 
@@ -122,13 +117,13 @@ class HostView:
         return 1.0 if self.last is None else self.last.parameters / self.started.parameters
 
 
-class HostsScene:
+class HostsScene(Scene):
     """Hosts side by side, each beside its twin."""
 
     unit = "epoch"
 
     def __init__(self, started: RunStarted) -> None:
-        self.started = started
+        super().__init__(started)
         self.hosts: dict[int, HostView] = {}
 
     def headline(self) -> str:
@@ -156,9 +151,6 @@ class HostsScene:
         if not isinstance(event, Rewarded):
             return None
         return f"  host {envelope.host}, decision after epoch {envelope.epoch}: {event.total:+.4f} = {_parts(event.components)}"
-
-    def total(self) -> int:
-        return self.started.rounds
 
     def body(self) -> list[RenderableType]:
         from rich.table import Table
@@ -199,14 +191,15 @@ class HostsScene:
 # A policy that learns by playing
 
 
-@dataclass(slots=True)
-class LearningScene:
+class LearningScene(Scene):
     """Rounds of play, what was learned in each, and the examination."""
 
-    started: RunStarted
-    unit: str = "round"
-    history: list[dict[str, float]] = field(default_factory=list)
-    arms: dict[str, float] = field(default_factory=dict)
+    unit = "round"
+
+    def __init__(self, started: RunStarted) -> None:
+        super().__init__(started)
+        self.history: list[dict[str, float]] = []
+        self.arms: dict[str, float] = {}
 
     def headline(self) -> str:
         about, started = self.started.about, self.started
@@ -291,13 +284,13 @@ def _cells(figures: dict[str, float]) -> list[str]:
 # A policy that learns from recordings
 
 
-class RecordingsScene:
+class RecordingsScene(Scene):
     """Passes over recorded episodes; what the held-out hosts say of each."""
 
     unit = "pass"
 
     def __init__(self, started: RunStarted) -> None:
-        self.started = started
+        super().__init__(started)
         self.figures: dict[str, float] = {}
 
     def headline(self) -> str:
@@ -320,12 +313,6 @@ class RecordingsScene:
             ("held_out/explained_variance", "critic's explained variance {:.2f}"),
         )
         return "on held-out hosts: " + ", ".join(text.format(self.figures[name]) for name, text in shown if name in self.figures)
-
-    def rewards(self, envelope: Envelope) -> str | None:
-        return None
-
-    def total(self) -> int:
-        return self.started.rounds
 
     def body(self) -> list[RenderableType]:
         from rich.text import Text

@@ -6,7 +6,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from io import StringIO
 
+from esper.cli.flags import Parser
+
 Row = Mapping[str, str | int | float | bool]
+
+
+def list_parser(name: str, about: str, epilog: str | None = None, plugins: str = "") -> Parser:
+    """The parser of a command that lists things. plugins: what plug-ins can add to the list, where they can."""
+    parser = Parser(prog=f"esper {name}", description=about, epilog=epilog, allow_abbrev=False)
+    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
+    if plugins:
+        parser.add_argument("--plugins", metavar="FILE", nargs="+", default=[], help=f"Python files that register {plugins} of your own")
+    return parser
 
 
 def print_rows(rows: Sequence[Row], columns: Sequence[str], *, wrapped: Sequence[str], section: str = "", width: int | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.tables import Row, print_rows
+from esper.cli.tables import Row, list_parser, print_rows
 from esper.leyline.errors import DataError, unknown
 from esper.leyline.plugins import Entry, origin
 
@@ -23,7 +22,15 @@ COLUMNS = ("task", "parameters", "slots", "data", "there", "from", "summary")
 
 def main(argv: list[str]) -> int:
     """Run the command with its own arguments and return 0."""
-    arguments = _parser().parse_args(argv)
+    parser = list_parser(
+        "tasks",
+        "List the tasks: their standard host with its parameters and slots, and whether their data is there.",
+        "Data sets are looked for in --data, or else in $ESPER_DATA, or else in the folder esper of your cache (~/.cache).",
+        plugins="tasks",
+    )
+    parser.add_argument("--data", metavar="DIR", help="the folder, or the .npz or .tar.gz file, with the data")
+    parser.add_argument("--download", metavar="NAME", help="get the data of that task into --data, or else into the cache")
+    arguments = parser.parse_args(argv)
     place = Path(arguments.data).expanduser() if arguments.data is not None else None
     if arguments.download is not None:
         return _download(arguments.download, place)
@@ -38,19 +45,6 @@ def main(argv: list[str]) -> int:
         told = [{**row, "there": "yes" if row["there"] else f"no: --download {row['download']}"} for row in rows]
         print_rows(told, COLUMNS, wrapped=COLUMNS[1:])
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="esper tasks",
-        description="List the tasks: their standard host with its parameters and slots, and whether their data is there.",
-        epilog="Data sets are looked for in --data, or else in $ESPER_DATA, or else in the folder esper of your cache (~/.cache).",
-    )
-    parser.add_argument("--data", metavar="DIR", help="the folder, or the .npz or .tar.gz file, with the data")
-    parser.add_argument("--download", metavar="NAME", help="get the data of that task into --data, or else into the cache")
-    parser.add_argument("--plugins", metavar="FILE", nargs="+", default=[], help="Python files that register tasks of your own")
-    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
-    return parser
 
 
 def _row(entry: Entry[Task], place: Path | None) -> Row:
