@@ -13,10 +13,10 @@ from torch import Tensor
 from esper.leyline.actions import Head, Op
 from esper.simic.learning.ppo import Learner, PriorStrength
 from esper.simic.learning.rollout import RolloutBuffer
+from esper.tamiyo.controllers.prior import Prior
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch
 from esper.tamiyo.policy.heads import ILLEGAL, OPS_OF, VALUE_HEADS, ActionDistribution, Exploration
 from esper.tamiyo.policy.policy import Policy
-from esper.tamiyo.policy.prior import Prior
 from esper.tamiyo.policy.prior_tables import prior_tables
 from esper.tolaria.storage.checkpoint import CheckpointStore
 from tests.simic.problems import COLUMN, Bandit, KnownReturn, Recall, Sentinel, new_policy, play, quick, train

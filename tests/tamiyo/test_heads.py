@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from esper.leyline.actions import Head, Op, matters
+from esper.tamiyo.controllers.prior import Prior
 from esper.tamiyo.observe.masks import Masks
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch
 from esper.tamiyo.policy.heads import (
@@ -23,7 +24,6 @@ from esper.tamiyo.policy.heads import (
     masked_log_softmax,
     uniforms,
 )
-from esper.tamiyo.policy.prior import Prior
 from esper.tamiyo.policy.prior_tables import prior_logits, prior_tables
 from tests.tamiyo.enumeration import by_hand, every_action, packed, sizes
 

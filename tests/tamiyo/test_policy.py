@@ -18,11 +18,11 @@ from esper.leyline.observation import NO_BLUEPRINT
 from esper.leyline.reports import LifecycleConfig, Topology
 from esper.leyline.stages import Stage
 from esper.tamiyo import Rules, SignalTracker
+from esper.tamiyo.controllers.prior import Prior
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch, decision_of
 from esper.tamiyo.policy.heads import HEAD_OP_PAIRS, ActionDistribution, Exploration, uniforms
 from esper.tamiyo.policy.policy import Policy, PolicyConfig, PolicyState, reset_heads
 from esper.tamiyo.policy.policy_controller import PolicyController
-from esper.tamiyo.policy.prior import Prior
 from esper.tamiyo.policy.prior_tables import prior_tables
 from tests.tamiyo.samples import BLUEPRINTS, report, report_streams, seed, tracker
 

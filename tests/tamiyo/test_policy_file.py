@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from esper.leyline.errors import PolicyError
+from esper.tamiyo.controllers.prior import Prior
 from esper.tamiyo.policy import policy_file
 from esper.tamiyo.policy.policy_file import load_policy, read_policy_info, save_policy
-from esper.tamiyo.policy.prior import Prior
 from tests.tamiyo.test_policy import hosts, lively
 
 

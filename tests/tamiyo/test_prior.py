@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from esper.leyline.actions import Head, Op
 from esper.leyline.errors import ConfigError
 from esper.tamiyo import HEAD_VALUES
-from esper.tamiyo.policy.prior import Prior
+from esper.tamiyo.controllers.prior import Prior
 
 PRIOR = Prior(wait=0.8, wait_when_ready=0.4, prune=0.25, full_influence=0.4)
 

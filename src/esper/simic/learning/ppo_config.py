@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from esper.leyline.config import Range, check_ranges
-from esper.tamiyo.policy.prior import Prior
+from esper.tamiyo.controllers.prior import Prior
 
 Positive = Annotated[float, Range(0.0)]
 Share = Annotated[float, Range(0.0, 1.0)]

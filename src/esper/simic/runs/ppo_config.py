@@ -12,7 +12,7 @@ from esper.leyline.errors import ConfigError
 from esper.leyline.reports import GateConfig
 from esper.simic.growth.config import GrowthConfig
 from esper.simic.learning.ppo_config import PPOConfig, PriorStrength
-from esper.tamiyo.policy.prior import Prior
+from esper.tamiyo.controllers.prior import Prior
 from esper.tolaria.training.config import TrainingConfig
 
 

@@ -31,10 +31,10 @@ from esper.leyline.score import rent_points
 from esper.leyline.stages import DEVELOPING, LIVE, Stage
 from esper.tamiyo.controllers.controller import State, register
 from esper.tamiyo.controllers.heuristic_memory import HeuristicMemory
+from esper.tamiyo.controllers.prior import Share
 from esper.tamiyo.observe.masks import check_choice
 from esper.tamiyo.observe.signals import Observation
 from esper.tamiyo.observe.trend import noise, theil_sen
-from esper.tamiyo.policy.prior import Share
 
 Positive = Annotated[float, Range(0.0)]
 Epochs = Annotated[int, Range(0)]

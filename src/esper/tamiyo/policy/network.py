@@ -21,9 +21,9 @@ from esper.leyline.actions import Head, Op
 from esper.leyline.config import Size, check_ranges
 from esper.leyline.errors import ConfigError
 from esper.leyline.observation import OBSERVATION
+from esper.tamiyo.controllers.prior import Prior
 from esper.tamiyo.policy.batch import ObservationBatch
 from esper.tamiyo.policy.heads import HEAD_OP_PAIRS, ILLEGAL, VALUE_HEADS, HeadLogits, choice_size, choice_width
-from esper.tamiyo.policy.prior import Prior
 
 CHOICE_OPS: tuple[Op, ...] = tuple(sorted({op for _, op in HEAD_OP_PAIRS}))
 """The ops for which more than a slot is to be chosen."""

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper.leyline.actions import Head
+from esper.tamiyo.controllers.prior import Prior
 from esper.tamiyo.observe.masks import HEAD_VALUES, BoolArray
 from esper.tamiyo.policy.batch import ObservationBatch
 from esper.tamiyo.policy.heads import HEAD_OP_PAIRS, choice_width
-from esper.tamiyo.policy.prior import Prior
 
 LEAST_PROBABILITY = 1e-9
 """What a prior that rules something out is taken to grant it, so that the policy can still learn otherwise."""
