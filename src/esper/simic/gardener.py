@@ -24,7 +24,7 @@ from esper.leyline.actions import Decision
 from esper.leyline.codec import from_plain, to_plain
 from esper.leyline.config import load
 from esper.leyline.errors import ConfigError, StateError
-from esper.leyline.events import Event, HostStarted, RunFinished
+from esper.leyline.events import Event, HostStarted, RoundFinished, RunFinished
 from esper.leyline.reports import EpochReport
 from esper.leyline.stages import BLENDED, Stage
 from esper.nissa import BEGINNING, Hub, JsonlSink, Sink
@@ -190,6 +190,7 @@ class Gardener:
             self._begin()
             for event in (*epoch_events(report), *while_training, decided(decision, observation), *step.events):
                 self.hub.emit(event, host=0, epoch=self.epoch)
+            self.hub.emit(RoundFinished(round=self.epoch, rounds=self._budget()))
             self.hub.flush()
         entry = Entry(
             epoch=self.epoch,
@@ -236,8 +237,8 @@ class Gardener:
         self._began = True
         self.hub.restore(BEGINNING)
         network = type(self.model.host).__name__
-        rounds, name = self.epochs or 0, self.controller.name
-        self.hub.emit(run_started("esper.Gardener", self.config, task=network, hosts=1, rounds=rounds, controller=name))
+        rounds, name = self._budget(), self.controller.name
+        self.hub.emit(run_started("esper.Gardener", self.config, task=network, hosts=1, rounds=rounds, controller=name, twins=0, round=0))
         self.hub.emit(
             HostStarted(
                 task=network,

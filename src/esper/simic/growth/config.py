@@ -23,7 +23,7 @@ class GrowthConfig:
     member: Literal["standard", "family"] = "standard"
     """Standard: every host as the task's table describes. Family: each host's seed draws width, data, noise and budget."""
     fix: dict[str, str] = field(default_factory=dict)
-    """Fields of the member that are the same for every host, e.g. kernel=3 widths=[4,8]; `esper tasks` lists them."""
+    """Fields of the member that are the same for every host, e.g. kernel=3 widths=[4,8]; docs/tasks.md lists them."""
     epochs: Count | None = None
     """Epochs of each host; by default the task's own budget."""
     slots: tuple[str, ...] = ()

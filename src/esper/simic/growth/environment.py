@@ -8,7 +8,7 @@ Runs under a controller, learning, examinations, twins and the Gymnasium environ
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -116,9 +116,7 @@ class Growth:
 
     def train(self, progress: Callable[[int], None] | None = None) -> dict[int, Trained]:
         """One epoch of every host that has not ended; `progress` is told how many are done."""
-        return self._train({place: run for place, run in self.hosts.items() if run.result is None}, progress)
-
-    def _train(self, running: Mapping[int, HostRun], progress: Callable[[int], None] | None = None) -> dict[int, Trained]:
+        running = {place: run for place, run in self.hosts.items() if run.result is None}
         reports = self.engine.run_epoch([run.host for run in running.values()], progress)
         for run, report in zip(running.values(), reports, strict=True):
             run.trained(report)
@@ -126,27 +124,24 @@ class Growth:
 
     def act(self, decisions: Mapping[int, Decision]) -> dict[int, Acted]:
         """Carry out one decision for each host that was trained."""
-        return self._act(self.hosts, decisions, self.test)
-
-    def _act(self, hosts: Mapping[int, HostRun], decisions: Mapping[int, Decision], test: bool) -> dict[int, Acted]:
-        steps = {place: hosts[place].act(decision) for place, decision in decisions.items()}
-        for place in steps:
-            if hosts[place].host.done:
-                hosts[place].harvest()
+        steps = {place: self.hosts[place].act(decision) for place, decision in decisions.items()}
+        ended = [self.hosts[place] for place in steps if self.hosts[place].host.done]
+        for run in ended:
+            run.harvest()
         acted = {}
         for place, step in steps.items():
-            reward, result = hosts[place].end(test) if hosts[place].host.done else (None, None)
+            reward, result = self.hosts[place].end(self.test) if self.hosts[place] in ended else (None, None)
             acted[place] = Acted(refused=step.refused, events=step.events, reward=reward, result=result)
         return acted
 
     def _courses(self, hosts: list[Host]) -> list[Twin]:
-        """The courses of these hosts when nothing grows, all trained side by side."""
-        twins = {place: self.make(Start(host.task.name, host.seed)) for place, host in enumerate(hosts)}
-        for twin in twins.values():
-            twin.twin = twin
-        while running := {place: twin for place, twin in twins.items() if twin.result is None}:
-            self._act(twins, dict.fromkeys(self._train(running), WAIT), test=False)
-        return [twin.as_twin() for twin in twins.values()]
+        """The courses of these hosts when nothing grows, all trained side by side, in an environment of their own on the same data."""
+        alone = Growth(replace(self.config, control=False))
+        alone._data, alone.ledger = self._data, self.ledger
+        alone.begin({place: Start(host.task.name, host.seed) for place, host in enumerate(hosts)})
+        while trained := alone.train():
+            alone.act(dict.fromkeys(trained, WAIT))
+        return [twin.as_twin() for twin in alone.hosts.values()]
 
     def close(self) -> None:
         """Let go of hosts and data."""

@@ -23,12 +23,8 @@ Progress = Callable[[float], None]
 class Decider(Protocol):
     """Who decides for the hosts of a play, each known by its place."""
 
-    def names(self, places: Sequence[int]) -> list[str]:
-        """What whoever decides for each of these hosts is called."""
-        ...
-
-    def begin(self, started: Mapping[int, HostStarted]) -> None:
-        """These hosts are about to begin."""
+    def begin(self, started: Mapping[int, HostStarted]) -> dict[int, str]:
+        """These hosts are about to begin; what whoever decides for each is called."""
         ...
 
     def decide(self, seen: Mapping[int, Observation]) -> dict[int, Decision]:
@@ -47,14 +43,10 @@ class ControllerDecider:
         self.controllers = controllers
         self.memory: dict[int, Any] = {}
 
-    def names(self, places: Sequence[int]) -> list[str]:
-        """What the controller of each host is called."""
-        return [self.controllers[place].name for place in places]
-
-    def begin(self, started: Mapping[int, HostStarted]) -> None:
-        """Start a memory for each host."""
-        for place, host in started.items():
-            self.memory[place] = self.controllers[place].start(host.seed)
+    def begin(self, started: Mapping[int, HostStarted]) -> dict[int, str]:
+        """Start a memory for each host; the names of the controllers."""
+        self.memory = {place: self.controllers[place].start(host.seed) for place, host in started.items()}
+        return {place: self.controllers[place].name for place in started}
 
     def decide(self, seen: Mapping[int, Observation]) -> dict[int, Decision]:
         """Ask each host's controller."""
@@ -89,10 +81,10 @@ class Play:
         self.environment, self.decider, self.first = environment, decider, first
         self.hub, self.recorders = hub or Hub(), recorders or {}
         started = environment.begin(dict(enumerate(starts)))
-        decider.begin(started)
+        names = decider.begin(started)
         self.started = [
-            replace(started[place], controller=name, twin_of=None if start.twin_of is None else first + start.twin_of, **about)
-            for place, (start, name) in enumerate(zip(starts, decider.names(range(len(starts))), strict=True))
+            replace(started[place], controller=names[place], twin_of=None if start.twin_of is None else first + start.twin_of, **about)
+            for place, start in enumerate(starts)
         ]
         self.results: dict[int, HostFinished] = {}
         self.epoch = 0

@@ -42,7 +42,7 @@ class TwinCache:
                 self._known[key] = found
             else:
                 missing[key] = host
-        for key, twin in zip(missing, train(list(missing.values())), strict=True):
+        for key, twin in zip(missing, train(list(missing.values())) if missing else [], strict=True):
             self._known[key] = twin
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 
@@ -38,13 +38,10 @@ class PolicyDecider:
         self.state = policy.initial_state(0)
         self.step = 0
 
-    def names(self, places: Sequence[int]) -> list[str]:
-        """The policy decides for all."""
-        return ["policy"] * len(places)
-
-    def begin(self, started: Mapping[int, HostStarted]) -> None:
+    def begin(self, started: Mapping[int, HostStarted]) -> dict[int, str]:
         """All hosts begin together, with nothing remembered."""
         self.state, self.step = self.policy.initial_state(len(started)), 0
+        return dict.fromkeys(started, "policy")
 
     def decide(self, seen: Mapping[int, Observation]) -> dict[int, Decision]:
         """One action for each host, from one batch."""
