@@ -99,10 +99,6 @@ class VisionTask(Task):
         mirrored = (drawn // span**2 % 2).bool() & self.mirror
         return _moved(x, down.to(x.device), right.to(x.device), mirrored.to(x.device), self.shift)
 
-    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Mean cross-entropy of logits (B, classes) and labels (B,)."""
-        return F.cross_entropy(logits, y)
-
 
 def _statistics(pixels: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each channel, (C, 1, 1), float32. Sums of integers, so that the order of adding plays no part."""

@@ -8,19 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from esper.leyline.reports import EpochReport
 from esper.tolaria.training.host import Host
 from esper.tolaria.training.validation import read_all
-
-
-class Engine(Protocol):
-    """Whatever can run one epoch of some hosts."""
-
-    def run_epoch(self, hosts: Sequence[Host], progress: Callable[[int], None] | None = None) -> list[EpochReport]:
-        """Train each host for one epoch and report, in order; `progress` is told how many are done."""
-        ...
 
 
 class SerialEngine:
@@ -43,5 +34,5 @@ class SerialEngine:
         return reports
 
 
-ENGINES: dict[str, Callable[[], Engine]] = {"serial": SerialEngine}
+ENGINES = {"serial": SerialEngine}
 """Every engine by its name in `training.engine`."""
