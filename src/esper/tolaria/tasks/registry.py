@@ -63,7 +63,10 @@ class Task(ABC):
         """What a member's host trains on: the whole training split, without a copy, unless the member says otherwise."""
 
     def augment(self, x: Tensor, member: Member, seed: int, epoch: int, index: Tensor) -> Tensor:
-        """The batch as the host sees it in this epoch; `index` (int64) has the position of each row in the training set."""
+        """The batch as the host of a member with `augment` sees it in this epoch.
+
+        `index` (int64) has the position of each row in the training set.
+        """
         return x
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:

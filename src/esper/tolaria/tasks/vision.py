@@ -90,9 +90,7 @@ class VisionTask(Task):
         return split
 
     def augment(self, x: Tensor, member: Member, seed: int, epoch: int, index: Tensor) -> Tensor:
-        """Shift each image and mirror every second one, if the member wants it; each depends on seed, epoch and its own position alone."""
-        if not member.augment:
-            return x
+        """Shift each image and mirror every second one; what happens to one depends on seed, epoch and its own position alone."""
         span = 2 * self.shift + 1
         drawn = draws(index, "augment", seed, epoch)
         down, right = drawn % span, drawn // span % span
