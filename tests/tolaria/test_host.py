@@ -42,10 +42,10 @@ def play(hosts: list[Host], epochs: int) -> list[list[EpochReport]]:
 
 
 def test_a_host_in_a_batch_of_eight_is_the_host_alone_bit_for_bit() -> None:
-    batch = [make_host(seed) for seed in range(8)]
+    batch = [make_host(seed, widths=(2, 4)) for seed in range(8)]
     together = play(batch, 9)
     for seed in (0, 5):
-        alone = make_host(seed)
+        alone = make_host(seed, widths=(2, 4))
         reports = play([alone], 9)[0]
         assert [facts(report) for report in reports] == [facts(report) for report in together[seed]]
         assert bits(alone.state()) == bits(batch[seed].state())

@@ -28,6 +28,7 @@ from esper.tolaria.tasks import (
     get,
     register,
 )
+from tests.tolaria.small import make_host
 
 CPU = torch.device("cpu")
 BUILT_IN = ("digits", "stdlib", "cifar10", "cifar10-impaired", "cifar10-deep", "fashion", "tinystories")
@@ -202,9 +203,10 @@ def augmented(index: torch.Tensor, seed: int = 1, epoch: int = 2, **values: Any)
 
 
 def test_augmentation_is_off_where_the_member_says_so() -> None:
-    x = torch.ones(2, 3, 32, 32)
-    task = get("cifar10")
-    assert task.augment(x, replace(task.family.standard, augment=False), 0, 0, torch.arange(2)) is x
+    index = torch.arange(20)
+    plain, moved = (make_host(0, augment=augment) for augment in (False, True))
+    assert torch.equal(plain.batch(index, 0)[0], plain.split.x[index])
+    assert not torch.equal(moved.batch(index, 0)[0], moved.split.x[index])
     tokens = torch.zeros(2, 16, dtype=torch.int64)
     assert story_task().augment(tokens, story_task().family.standard, 0, 0, torch.arange(2)) is tokens
 

@@ -56,7 +56,7 @@ def grown() -> Host:
 def evaluated(host: Host, config: TrainingConfig = EASY, run: Any = None) -> SimpleNamespace:
     """What a report would say of the host's model, its configurations stacked in one pass with running statistics."""
     wanted = wanted_of(host.model)
-    found = evaluate(host.model, run or host.model, host.task, host.data.val, 10, config.eval_batch, wanted)
+    found = evaluate(host.model, run or host.model, host.task, host.data.val, config.eval_batch, wanted)
     scores, per_class = found.read()
     return SimpleNamespace(**measured(host.model, scores), per_class=per_class)
 
@@ -112,7 +112,7 @@ def test_measuring_changes_nothing(grown: Host) -> None:
     forms = [(slot.form, slot.share) for slot in model.slots.values()]
     looked(grown)  # what is recorded about the seeds is the last measurement
     before, stream = bits(grown.state()), torch.get_rng_state()
-    evaluate(model, model, grown.task, grown.data.val, 10, 512, configurations([*STAGES][:4], [*STAGES][:2], ["r0c2"]))
+    evaluate(model, model, grown.task, grown.data.val, 512, configurations([*STAGES][:4], [*STAGES][:2], ["r0c2"]))
     looked(grown)
     assert bits(grown.state()) == before
     assert torch.equal(torch.get_rng_state(), stream)

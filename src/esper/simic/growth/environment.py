@@ -179,4 +179,3 @@ class Growth:
             run.load_state(saved["state"])
             run.twin = self.hosts[twin] if isinstance(twin, int) else twin
             run.observation = observation
-            run.host.last = None if observation is None else observation.report

@@ -264,8 +264,8 @@ class _Packer:
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
-        self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
-        self._alive: list[Tensor] = []
+        # With the tensor itself, or its memory, and with it its place, might go to another one.
+        self._known: dict[tuple[Any, ...], tuple[Tensor, dict[str, Any]]] = {}
 
     def pack(self, value: Any, where: str) -> Any:
         """`where` is the path to the value, for messages and for the names of the tensors."""
@@ -303,9 +303,8 @@ class _Packer:
         if tensor.numel() == 0 or place not in self._known:
             name = f"{len(self.tensors)} {where}".encode("ascii", "backslashreplace").decode()
             self.tensors[name] = tensor.cpu().contiguous().clone()
-            self._known[place] = {"tensor": name, "stride": _layout(tensor)}
-            self._alive.append(tensor)  # or its memory, and with it its place, might go to another one
-        return self._known[place]
+            self._known[place] = tensor, {"tensor": name, "stride": _layout(tensor)}
+        return self._known[place][1]
 
 
 class _Unpacker:

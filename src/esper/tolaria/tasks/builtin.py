@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from esper.leyline.errors import DataError
 from esper.tolaria.data.digits import read_digits
@@ -15,21 +18,14 @@ from esper.tolaria.tasks.language import LanguageTask
 from esper.tolaria.tasks.registry import register
 from esper.tolaria.tasks.vision import VisionTask
 
-
-def _digits(source: Path | None) -> Images:
-    _check_unnamed("digits", source)
-    return read_digits()
+T = TypeVar("T")
 
 
-def _stdlib(source: Path | None) -> Texts:
-    _check_unnamed("stdlib", source)
-    return read_stdlib()
-
-
-def _check_unnamed(task: str, source: Path | None) -> None:
+def _own(task: str, read: Callable[[], T], source: Path | None) -> T:
     """Data that is always there is never looked for, so a folder that somebody names for it is a mistake."""
     if source is not None:
         raise DataError(f"task {task!r} brings its own data and reads none from {source}; leave --data out")
+    return read()
 
 
 def _cifar10(source: Path | None) -> Images:
@@ -61,7 +57,7 @@ register(
         summary="small handwritten digits, always there: first runs, tests, CI",
         shape=(1, 8, 8),
         classes=10,
-        read=_digits,
+        read=partial(_own, "digits", read_digits),
         # 360 of the 1,437 that are not for test.
         val_share=360 / 1437,
         # The digits fill their frame, and a mirrored one is another sign.
@@ -86,7 +82,7 @@ register(
     LanguageTask(
         name="stdlib",
         summary="the sources of Python's standard library, always there: text without a download",
-        read=_stdlib,
+        read=partial(_own, "stdlib", read_stdlib),
         family=Family(
             standard=Member(
                 width=32, heads=2, layers=2, block=64, train_size=2048, epochs=25, batch=16, optimizer="adamw", learning_rate=3e-3

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper.kasmina.hosts import GPTHost
@@ -61,7 +60,3 @@ class LanguageTask(Task):
             return split
         chosen = shuffled(len(split), "subset", seed)[:wanted].sort().values.to(split.x.device)
         return Split(split.x[chosen], split.y[chosen])
-
-    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Mean cross-entropy of logits (B, block, vocabulary) and next tokens (B, block), in nats a character."""
-        return F.cross_entropy(logits.flatten(0, -2), y.flatten())

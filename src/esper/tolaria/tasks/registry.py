@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper.leyline.errors import ConfigError
@@ -61,13 +62,16 @@ class Task(ABC):
     def training_set(self, data: Data, member: Member, seed: int) -> Split:
         """What a member's host trains on: the whole training split, without a copy, unless the member says otherwise."""
 
-    @abstractmethod
-    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Mean cross-entropy in nats, a single value with a gradient."""
-
     def augment(self, x: Tensor, member: Member, seed: int, epoch: int, index: Tensor) -> Tensor:
-        """The batch as the host sees it in this epoch; `index` (int64) has the position of each row in the training set."""
+        """The batch as the host of a member with `augment` sees it in this epoch.
+
+        `index` (int64) has the position of each row in the training set.
+        """
         return x
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Mean cross-entropy of logits (..., classes) and targets (...), in nats: a single value with a gradient."""
+        return F.cross_entropy(logits.flatten(0, -2), y.flatten())
 
     def correct(self, logits: Tensor, y: Tensor) -> Tensor:
         """How many of each sample's targets are predicted: int64 (B,)."""

@@ -90,18 +90,12 @@ class VisionTask(Task):
         return split
 
     def augment(self, x: Tensor, member: Member, seed: int, epoch: int, index: Tensor) -> Tensor:
-        """Shift each image and mirror every second one, if the member wants it; each depends on seed, epoch and its own position alone."""
-        if not member.augment:
-            return x
+        """Shift each image and mirror every second one; what happens to one depends on seed, epoch and its own position alone."""
         span = 2 * self.shift + 1
         drawn = draws(index, "augment", seed, epoch)
         down, right = drawn % span, drawn // span % span
         mirrored = (drawn // span**2 % 2).bool() & self.mirror
         return _moved(x, down.to(x.device), right.to(x.device), mirrored.to(x.device), self.shift)
-
-    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Mean cross-entropy of logits (B, classes) and labels (B,)."""
-        return F.cross_entropy(logits, y)
 
 
 def _statistics(pixels: Tensor) -> tuple[Tensor, Tensor]:

@@ -35,9 +35,6 @@ class EpochPlan:
     """Epochs done before it, which augmentation and every random stream go by."""
     batches: list[Tensor]
     """Positions in the training split, on its device, in the order of the epoch."""
-    dropout: int
-    """Seed of what the forward passes draw at random."""
-    learning_rate: float
     flops: dict[str, int]
     """Operations that training takes: forward, backward."""
 
@@ -54,14 +51,10 @@ class Host:
             net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         # The embargo is a cool-down, not the rest of a short life: at most a tenth of the budget.
         embargo = max(1, min(config.lifecycle.embargo_epochs, member.epochs // 10))
+        lifecycle = replace(config.lifecycle, embargo_epochs=embargo)
+        growth = stream_seed("growth", seed)
         self.model = Growable(
-            net,
-            slots,
-            example.to(device),
-            isolation=config.isolation,
-            gates=config.gates,
-            lifecycle=replace(config.lifecycle, embargo_epochs=embargo),
-            seed=stream_seed("growth", seed),
+            net, slots, example.to(device), isolation=config.isolation, gates=config.gates, lifecycle=lifecycle, seed=growth
         )
         self.optimizer = _optimizer(self.model, member)
         self.model.follow(self.optimizer)
@@ -71,7 +64,6 @@ class Host:
         self.start_parameters = self.model.parameter_count()
         self.epoch = self.steps = self.germinated = self.fossilized = self.pruned = self.rollbacks = 0
         self.flops: dict[str, int] = dict.fromkeys(("forward", "backward", "validation", "counterfactual"), 0)
-        self.last: EpochReport | None = None
         self.snapshot = self._snapshot()
 
     @property
@@ -83,17 +75,10 @@ class Host:
 
     def begin_epoch(self) -> EpochPlan:
         """Begin the next epoch: it counts from here on, and its learning rate is set."""
-        rate = self.member.rate_at(self.epoch)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = self.member.rate_at(self.epoch)
         order = epoch_order(len(self.split), stream_seed("host", self.seed), self.epoch).to(self.split.x.device)
-        plan = EpochPlan(
-            epoch=self.epoch,
-            batches=_batches(order, self.member.batch),
-            dropout=stream_seed("dropout", self.seed, self.epoch),
-            learning_rate=rate,
-            flops=self._count_training(),
-        )
+        plan = EpochPlan(epoch=self.epoch, batches=_batches(order, self.member.batch), flops=self._count_training())
         self.epoch += 1
         return plan
 
@@ -103,7 +88,7 @@ class Host:
         model.train()
         loss_sum, correct = torch.zeros((), device=device), torch.zeros((), device=device)
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            _seed(device, plan.dropout)
+            _seed(device, stream_seed("dropout", self.seed, plan.epoch))
             for index in plan.batches:
                 x, y = self.batch(index, plan.epoch)
                 self.optimizer.zero_grad(set_to_none=True)
@@ -127,7 +112,7 @@ class Host:
             return self._evaluate(self.data.val, wanted, self.run, reference)
 
     def _evaluate(self, split: Split, wanted: list[Configuration], run: Any, reference: list[Tensor]) -> Evaluated:
-        return evaluate(self.model, run, self.task, split, self.data.classes, self.config.eval_batch, wanted, reference)
+        return evaluate(self.model, run, self.task, split, self.config.eval_batch, wanted, reference)
 
     def conclude(self, plan: EpochPlan, evaluated: Evaluated, sums: Array, *values: Array, figures: Sequence[float]) -> EpochReport:
         """The end of an epoch: the governor judges, and the report says how it went.
@@ -156,7 +141,7 @@ class Host:
         for part, spent in flops.items():
             self.flops[part] += spent
         found = measured(self.model, scores, known)
-        self.last = EpochReport(
+        return EpochReport(
             **found,
             epoch=self.epoch,
             budget=self.member.epochs,
@@ -165,7 +150,7 @@ class Host:
             train_loss=train_loss,
             train_accuracy=100.0 * float(sums[1]) / self.split.y.numel(),
             per_class=per_class,
-            learning_rate=plan.learning_rate,
+            learning_rate=self.member.rate_at(plan.epoch),
             initial_learning_rate=self.member.learning_rate,
             start_parameters=self.start_parameters,
             parameters=self.start_parameters + sum(seed.parameters for seed in found["seeds"]),
@@ -174,7 +159,6 @@ class Host:
             rollbacks=self.rollbacks,
             anomaly=anomaly,
         )
-        return self.last
 
     def _forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and loss of a batch, compiled and in the precision that the config asks for."""

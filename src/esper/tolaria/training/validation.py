@@ -116,7 +116,6 @@ def evaluate(
     run: Callable[..., Any],
     task: Task,
     split: Split,
-    classes: int,
     eval_batch: int,
     wanted: Sequence[Configuration],
     reference: Sequence[Tensor] = (),
@@ -130,7 +129,7 @@ def evaluate(
     counted = task.kind == "classification"
     losses = torch.zeros(len(wanted), device=device)
     hits = torch.zeros(len(wanted), samples, device=device)
-    by_class = torch.zeros(2, classes if counted else 0, device=device)
+    by_class = torch.zeros(2, task.classes if counted else 0, device=device)
     passes = [[i] for i in range(len(wanted))] if reference else [list(range(len(wanted)))]
     with evaluating(model):
         assert not model.training, "validation needs eval mode"
@@ -145,7 +144,7 @@ def evaluate(
                         hits[i, start : start + len(x)] = task.correct(part, y).float()
                     if counted and rows[0] == 0:
                         right = y[logits[: len(x)].argmax(-1) == y]
-                        by_class += torch.stack([torch.bincount(labels, minlength=classes) for labels in (right, y)])
+                        by_class += torch.stack([torch.bincount(labels, minlength=task.classes) for labels in (right, y)])
     return Evaluated(wanted=tuple(wanted), losses=losses, hits=hits, by_class=by_class, targets=split.y.numel() // samples)
 
 
