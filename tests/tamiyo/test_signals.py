@@ -334,3 +334,15 @@ def test_a_damaged_or_foreign_state_is_refused_and_changes_nothing(damage: dict[
 def test_the_report_travels_with_the_observation() -> None:
     moment = report(seed())
     assert observe(moment).report is moment
+
+
+def test_no_field_of_the_schema_is_forgotten() -> None:
+    made = tracker(("r0c0",))
+    told: set[str] = set()
+    measured: dict[str, Any] = {"gradients": HEALTHY, "gradient_ratio": 1.0}
+    for stage in (Stage.TRAINING, Stage.HOLDING):
+        moment = report(seed("r0c0", stage, contribution=1.0, trial_contribution=1.0, **measured))
+        made.observe(moment)
+        told |= made._slot_values(moment, 0).keys()
+    assert told == {field.name for field in OBSERVATION.slot_fields}
+    assert made._host_values(moment).keys() == {field.name for field in OBSERVATION.host_fields}
