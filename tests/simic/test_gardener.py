@@ -16,6 +16,7 @@ from torch import Tensor, nn, optim
 from torch.nn import functional as F
 
 import esper
+from esper.cli.display import PlainDisplay
 from esper.kasmina.blueprints import unregister
 from esper.leyline.actions import Decision, Op
 from esper.leyline.errors import ConfigError, OptimizerError, PolicyError, RunError, StateError, UnknownNameError
@@ -702,3 +703,11 @@ def test_scores_that_cannot_be_are_refused_and_nothing_has_happened(digits, give
     with pytest.raises(ConfigError, match=words):
         loop.run(1)
     assert loop.gardener.epoch == 0
+
+
+def test_the_display_of_runs_shows_a_loop_too(digits, capsys):
+    Loop(digits, Plan({1: GROW}), epochs=3, images=100, sinks=[PlainDisplay()]).run(3)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "plan grows 1 host on Sequential for 3 epochs"
+    assert [line.split(":")[0] for line in lines[1:]] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
+    assert "1 training" in lines[2]

@@ -80,7 +80,7 @@ class Scene(ABC):
 
 def scene_of(started: RunStarted) -> Scene:
     """The scene for a run that begins or goes on."""
-    kinds: dict[str, type[Scene]] = {"run": HostsScene, "learn": LearningScene}
+    kinds: dict[str, type[Scene]] = {"run": HostsScene, "gardener": HostsScene, "learn": LearningScene}
     return kinds.get(started.method, RecordingsScene)(started)
 
 
