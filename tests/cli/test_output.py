@@ -20,7 +20,8 @@ from esper.cli.display import LiveDisplay, make_display
 from esper.cli.main import main
 from esper.cli.results import failures, print_learning, print_run
 from esper.leyline.events import Envelope, Note, SinkFailed
-from esper.tolaria.storage.runs import read_run, read_summary
+from esper.simic.growth.config import ControllerRunConfig
+from esper.tolaria.storage.runs import RunFolder, read_run, read_summary
 
 SMALL = ["train", "heuristic", "--hosts", "1", "--epochs", "2", "--fix", "widths=[2,2,4]", "train_size=100"]
 WORKERS = ["train", "ppo", "--hosts", "2", "--pool", "2", "--rounds", "500", "--workers", "2", "--epochs", "2"]
@@ -229,7 +230,6 @@ LONG = "x" * 5000
         ["train", "heuristic", "--fix", "kernel=" + "1" * 5000],
         ["train", "heuristic", "--fix", "widths=" + "[" * 5000],
         ["train", "heuristic", "--sinks", "cvs"],
-        ["train", "--resume", ".", "--sinks", "cvs"],
     ],
 )
 def test_a_hostile_word_is_one_sentence_and_leaves_nothing(
@@ -240,6 +240,18 @@ def test_a_hostile_word_is_one_sentence_and_leaves_nothing(
     told = capsys.readouterr()
     assert (told.out, told.err.count("\n")) == ("", 1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_goes_on_takes_the_sinks_of_its_plugins(tmp_path: Path) -> None:
+    plugin = Path(__file__).parents[2] / "examples" / "my_sink.py"
+    config = ControllerRunConfig(plugins=(plugin,), hosts=1, epochs=2, control=False, fix={"widths": "[2,2]", "train_size": "50"})
+    RunFolder.create(tmp_path / "run", name="", config=config, command="esper train heuristic").close()
+    done = shell(tmp_path, ["train", "--resume", "run", "--sinks", "cvs"], "")
+    assert (done.returncode, done.stderr) == (2, "esper: unknown sink 'cvs'; did you mean 'csv'?\n")
+    assert read_run(tmp_path / "run").status == "new"
+    done = shell(tmp_path, ["train", "--resume", "run", "--sinks", "csv", "--quiet"], "")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split(",")[:2] for line in (tmp_path / "run" / "accuracy.csv").read_text().splitlines()[1:]] == [["0", "1"], ["0", "2"]]
 
 
 def test_a_network_is_not_written_under_a_name_too_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
