@@ -17,7 +17,8 @@ from gymnasium.utils.env_checker import check_env, data_equivalence
 from esper.leyline.actions import HEADS_FOR_OP, Decision, Head, Op
 from esper.leyline.errors import ConfigError, EsperError, UnknownNameError
 from esper.leyline.observation import OBSERVATION
-from esper.simic.environment import ActionError, Composites, GrowthEnv, Heads
+from esper.simic.environment import ActionError, GrowthEnv
+from esper.simic.environment.actions import Composites, Heads
 from tests.simic.tiny import heads, inner, make, masks_of, onward, uneven_task
 
 IDS = ["esper/Growth-v0", "esper/GrowthFlat-v0"]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 from esper.leyline.codec import Codec, Dialect, Mismatch, Range, codec_of, field_kinds, form_of, inside, shallow
 from esper.leyline.errors import ConfigError
-from esper.leyline.files import open_file, replace_file
+from esper.leyline.files import open_file
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -85,15 +85,6 @@ def to_toml(config: DataclassInstance) -> str:
         line = text[text.rfind("\n", 0, error.start) + 1 : text.find("\n", error.start)]
         raise ConfigError(f"{type(config).__name__}: {reprlib.repr(line)} cannot be written as UTF-8") from error
     return text
-
-
-def save(config: DataclassInstance, path: str | Path) -> None:
-    """Write the config to `path`: whole or not at all, whatever happens meanwhile."""
-    text = to_toml(config)
-    try:
-        replace_file(Path(path), text.encode())
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def replace_fields(config: T, changes: Mapping[str, object], source: str = "overrides") -> T:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -52,6 +52,10 @@ class Register(dict[str, Entry[T]]):
         source = sha256(path.read_bytes()).hexdigest() if path.is_file() and PACKAGE not in path.parents else ""
         self[name] = Entry(value, f"{caller.filename}:{caller.lineno}", source)
         return value
+
+    def named(self, name: str) -> Callable[[T], T]:
+        """A decorator that makes a thing known under a name."""
+        return lambda value: self.add(name, value)
 
     def find(self, name: str) -> Entry[T]:
         """The entry of that name, or an error with the nearest one."""

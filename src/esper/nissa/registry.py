@@ -16,11 +16,7 @@ SINKS: Register[SinkFactory] = Register("sink")
 
 def sink(name: str) -> Callable[[SinkFactory], SinkFactory]:
     """Register the decorated function or class, which makes a sink for the run in a folder, under a name."""
-
-    def register(factory: SinkFactory) -> SinkFactory:
-        return SINKS.add(name, factory)
-
-    return register
+    return SINKS.named(name)
 
 
 def make_sink(name: str, folder: Path) -> Sink:

@@ -158,7 +158,7 @@ class Gardener:
         # A scheduler that warms up has changed the rate already, and has written down the one it started from.
         self._initial_rate = float(group["initial_lr"] if "initial_lr" in group else group["lr"])
         self._start_parameters = sum(p.numel() for p in model.host.parameters())
-        optimizer.register_step_post_hook(lambda *_: self._count_step())
+        optimizer.register_step_post_hook(self._count_step)
         self.episode = Episode(self, rules)
         self.memory = self.controller.start(seed)
         self._scale: float | None = None
@@ -318,10 +318,7 @@ class Gardener:
 
     def _score(self, result: object, as_it_is: bool) -> Score:
         """What an evaluate function returned, in one form. as_it_is: whether it is of the network that was trained."""
-        if isinstance(result, Evaluation):
-            given = result
-        else:
-            given = Evaluation(accuracy=_number("accuracy in points or an esper.Evaluation", result))
+        given = result if isinstance(result, Evaluation) else Evaluation(accuracy=_number("accuracy or an esper.Evaluation", result))
         if (given.accuracy is None) == (given.score is None):
             raise ConfigError("an Evaluation has an accuracy in points, or a score of another kind; one of the two")
         if given.score is not None:
@@ -353,7 +350,7 @@ class Gardener:
     def _isolation(self) -> str:
         return str(next(iter(self.model.slots.values())).isolation)
 
-    def _count_step(self) -> None:
+    def _count_step(self, *_: object) -> None:
         self.steps += 1
 
     # Warnings, each once

@@ -17,11 +17,7 @@ def reward_component(name: str) -> Callable[[RewardComponent], RewardComponent]:
     """Register the decorated function under a name. `reward.extra` has the weight that it is added to the total with."""
     if name in COMPONENTS["shaped"]:
         raise ConfigError(f"reward component {name!r}: that is one of Esper's own; expected another name")
-
-    def register(component: RewardComponent) -> RewardComponent:
-        return REWARD_COMPONENTS.add(name, component)
-
-    return register
+    return REWARD_COMPONENTS.named(name)
 
 
 def component_value(name: str, given: RewardInput) -> float:

@@ -7,10 +7,19 @@ for many hosts at once; it reads what came out of the device once for all of the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from esper.leyline.reports import EpochReport
 from esper.tolaria.training.host import Host
 from esper.tolaria.training.validation import read_all
+
+
+class Engine(Protocol):
+    """Whatever can run one epoch of some hosts."""
+
+    def run_epoch(self, hosts: Sequence[Host], progress: Callable[[int], None] | None = None) -> list[EpochReport]:
+        """Train each host for one epoch and report, in order; `progress` is told how many are done."""
+        ...
 
 
 class SerialEngine:
@@ -30,5 +39,5 @@ class SerialEngine:
         return reports
 
 
-ENGINES = {"serial": SerialEngine}
+ENGINES: dict[str, type[Engine]] = {"serial": SerialEngine}
 """Every engine by its name in `training.engine`."""
