@@ -363,18 +363,16 @@ class Gardener:
                 "the model has batch norms, whose running statistics lag behind while it grows, and what evaluate sees is mostly that lag; "
                 "give the gardener training batches to make them anew from: recalibrate=train_loader"
             )
+        hint = "the loop has to step the optimiser that the gardener was given"
+        if self._isolation() == "shadow":
+            hint = 'with isolation="shadow" call gardener.shadow(batch, loss_fn) between backward and the optimiser\'s step'
         for seed in report.seeds:
             if seed.stage is Stage.TRAINING and seed.gradients is None:
-                self._warn_once(f"the seed at slot {seed.slot!r} was trained for an epoch without a gradient; {self._gradient_hint()}")
+                self._warn_once(f"the seed at slot {seed.slot!r} was trained for an epoch without a gradient; {hint}")
         unseen = [name for name in ("val_loss", "train_loss", "train_accuracy") if math.isnan(getattr(report, name))]
         if isinstance(self.controller, PolicyController) and unseen:
             hint = "return esper.Evaluation(accuracy=..., loss=...) from evaluate and call step(train_loss=..., train_accuracy=...)"
             self._warn_once(f"the policy has learned to look at figures that it is not given ({', '.join(unseen)}); {hint}")
-
-    def _gradient_hint(self) -> str:
-        if self._isolation() == "shadow":
-            return 'with isolation="shadow" call gardener.shadow(batch, loss_fn) between backward and the optimiser\'s step'
-        return "the loop has to step the optimiser that the gardener was given"
 
     def _warn_once(self, message: str) -> None:
         kind = message.partition(";")[2]

@@ -46,19 +46,15 @@ class Environment(Protocol):
 
     def begin(self, starts: Mapping[int, Start]) -> dict[int, HostStarted]:
         """A new host at each of these places; the others stay as they are."""
-        ...
 
     def train(self, progress: Callable[[int], None] | None = None) -> dict[int, Trained]:
         """One epoch of every host that has not ended; `progress` is told how many are done."""
-        ...
 
     def act(self, decisions: Mapping[int, Decision]) -> dict[int, Acted]:
         """Carry out one decision for each host that was trained."""
-        ...
 
     def close(self) -> None:
         """Let go of everything."""
-        ...
 
 
 class Growth:

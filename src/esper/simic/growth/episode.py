@@ -25,11 +25,9 @@ class Growing(Protocol):
 
     def drain(self) -> list[Event]:
         """What has happened to the seeds since the last call."""
-        ...
 
     def end_epoch(self) -> list[Event]:
         """The body's tick, and what has happened since the last call."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

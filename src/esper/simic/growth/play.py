@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol
 
 from esper.leyline.actions import Decision
@@ -25,15 +24,12 @@ class Decider(Protocol):
 
     def begin(self, started: Mapping[int, HostStarted]) -> dict[int, str]:
         """These hosts are about to begin; what whoever decides for each is called."""
-        ...
 
     def decide(self, seen: Mapping[int, Observation]) -> dict[int, Decision]:
         """One decision for each host, after an epoch of all."""
-        ...
 
     def earned(self, rewards: Mapping[int, RewardStep], ended: bool) -> None:
         """What the last decision of each of these hosts earned, and whether that was the end."""
-        ...
 
 
 class ControllerDecider:
@@ -126,7 +122,7 @@ class Play:
         total = sum(host.epochs for host in self.started)
         while not self.done:
             before = sum(min(host.epochs, self.epoch) for host in self.started)
-            self.run_epoch(None if progress is None else partial(_share, progress, before, total))
+            self.run_epoch(None if progress is None else lambda done, before=before: progress((before + done) / total))  # type: ignore[misc]
         return [self.results[place] for place in range(len(self.started))]
 
     def _earned(self, rewards: dict[int, RewardStep], epoch: int, ended: bool) -> None:
@@ -141,7 +137,3 @@ class Play:
         if self.hub.on:
             for event in events:
                 self.hub.emit(event, host=self.first + place, epoch=epoch)
-
-
-def _share(progress: Progress, before: int, total: int, done: int) -> None:
-    progress((before + done) / total)

@@ -29,7 +29,6 @@ class GrowthWorkers:
     """Several Growths, each in a process of its own. Places are dealt out in turn: with n workers, w has w, w + n, w + 2n and so on."""
 
     def __init__(self, config: GrowthConfig, workers: int) -> None:
-        assert workers >= 1
         context = mp.get_context("spawn")  # a forked torch can hang on its own thread pools
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []

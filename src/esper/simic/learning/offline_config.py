@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from esper.leyline.config import Count, Range, Size, check_ranges
-
-Share = Annotated[float, Range(0.0, 1.0)]
-Positive = Annotated[float, Range(0.0)]
+from esper.leyline.config import Count, Positive, Range, Share, Size, check_ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
-from esper.leyline.config import Range, check_ranges
+from esper.leyline.config import Positive, Range, Share, check_ranges
 from esper.tamiyo.controllers.prior import Prior
 
-Positive = Annotated[float, Range(0.0)]
-Share = Annotated[float, Range(0.0, 1.0)]
 Count = Annotated[int, Range(0)]
 
 

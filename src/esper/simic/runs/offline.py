@@ -37,27 +37,21 @@ class Student(Protocol):
     @property
     def finished(self) -> bool:
         """Whether more epochs would be in vain."""
-        ...
 
     def learn(self, order: Tensor, number: int) -> dict[str, float]:
         """One epoch over the episodes in this order, int64 [episodes]; `number` counts epochs from 0."""
-        ...
 
     def judge(self) -> dict[str, float]:
         """How it does on the held-out hosts."""
-        ...
 
     def conclude(self) -> None:
         """Leave the policy as it is to be saved."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """Everything besides the policy."""
-        ...
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state."""
-        ...
 
 
 class OfflineRun:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from esper.nissa import BEGINNING, SINKS, Hub, JsonlSink, Sink, make_sink
 from esper.simic.growth.config import ControllerRunConfig, GrowthConfig
 from esper.simic.growth.deciding import is_policy_file
 from esper.simic.growth.recording import FOLDER
-from esper.simic.learning.offline_config import BCConfig, IQLConfig, StudyConfig
+from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.plugins import load_plugins
 from esper.simic.runs.ppo_config import CHANGEABLE, PPORunConfig
 from esper.tolaria.storage.checkpoint import CheckpointStore
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
     from esper.simic.growth.play import Progress
     from esper.simic.runs.work import Work
 
-Config = GrowthConfig | StudyConfig
+Config = ControllerRunConfig | PPORunConfig | BCConfig | IQLConfig
 """Whatever decides a run."""
+WORK = {"run": "controller:ControllerRun", "learn": "ppo:PPORun", "bc": "offline:OfflineRun", "iql": "offline:OfflineRun"}
+"""By the config's kind: the module and the class of the run."""
 
 
 class Stop:
@@ -157,18 +160,10 @@ def _name(config: Config) -> str:
 
 
 def _work(folder: RunFolder, config: Config, hub: Hub) -> Work:
-    if isinstance(config, BCConfig | IQLConfig):
-        from esper.simic.runs.offline import OfflineRun
-
-        return OfflineRun(config, hub, folder.command, folder.path)
-    if isinstance(config, PPORunConfig):
-        from esper.simic.runs.ppo import PPORun
-
-        return PPORun(config, hub, folder.command, folder.path)
-    from esper.simic.runs.controller import ControllerRun
-
-    assert isinstance(config, ControllerRunConfig)
-    return ControllerRun(config, hub, folder.command, folder.path)
+    """The run of that kind. Its module loads torch, which reading a config does not need."""
+    module, _, name = WORK[config.kind].partition(":")
+    made: Work = getattr(import_module(f"esper.simic.runs.{module}"), name)(config, hub, folder.command, folder.path)
+    return made
 
 
 def _run(
@@ -187,8 +182,10 @@ def _run(
         with stop_on_signal() as stop:
             work = _work(folder, config, hub)
             _restore(folder, store, hub, work)
+            if reset_heads and not isinstance(config, PPORunConfig):
+                raise ConfigError("--reset-heads is for runs that learn a policy by playing; this one does not")
             if reset_heads:
-                _reset_heads(work, reset_heads)
+                work.reset_heads(reset_heads)  # type: ignore[attr-defined]
             return _loop(folder, store, hub, work, config.checkpoint_every, progress, stop)
     except EsperError as error:
         folder.log(f"stopped: {error}")
@@ -197,14 +194,6 @@ def _run(
         if work is not None:
             work.close()
         hub.close()
-
-
-def _reset_heads(work: Work, heads: Sequence[str]) -> None:
-    from esper.simic.runs.ppo import PPORun
-
-    if not isinstance(work, PPORun):
-        raise ConfigError("--reset-heads is for runs that learn a policy by playing; this one does not")
-    work.reset_heads(heads)
 
 
 def _restore(folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work) -> None:

@@ -22,41 +22,32 @@ class Work(Protocol):
     @property
     def round(self) -> int:
         """Rounds done."""
-        ...
 
     @property
     def rounds(self) -> int:
         """Rounds in all."""
-        ...
 
     @property
     def done(self) -> bool:
         """Whether nothing is left but to end."""
-        ...
 
     def begin(self) -> None:
         """Tell the hub what begins, or, restored from a checkpoint, what goes on."""
-        ...
 
     def run_round(self, progress: Progress | None = None) -> None:
         """One round more; once the last is done, whatever is left to do after it."""
-        ...
 
     def end(self) -> dict[str, Any]:
         """What came out: the summary."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """Everything to go on from."""
-        ...
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state."""
-        ...
 
     def close(self) -> None:
         """Let go of data and processes."""
-        ...
 
 
 def run_started(command: str, config: Any, *, task: str, hosts: int, rounds: int, **about: float | int | str) -> RunStarted:

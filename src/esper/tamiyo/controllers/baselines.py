@@ -8,10 +8,10 @@ from typing import Annotated
 import numpy as np
 
 from esper.leyline.actions import WAIT, Decision, Head, Op, Style
-from esper.leyline.config import Range, check_ranges
+from esper.leyline.config import Range, Share, check_ranges
 from esper.leyline.errors import ConfigError, nearest
 from esper.tamiyo.controllers.controller import State, random_stream, register
-from esper.tamiyo.controllers.prior import Prior, Share
+from esper.tamiyo.controllers.prior import Prior
 from esper.tamiyo.observe.masks import BoolArray, Masks, check_choice, choose
 from esper.tamiyo.observe.signals import Observation
 

@@ -25,18 +25,16 @@ import numpy as np
 
 from esper.leyline.actions import Curve, Decision, Head, Op, Style
 from esper.leyline.codec import from_plain, to_plain
-from esper.leyline.config import Range, check_ranges
+from esper.leyline.config import Positive, Range, Share, check_ranges
 from esper.leyline.reports import SeedReport
 from esper.leyline.score import rent_points
 from esper.leyline.stages import DEVELOPING, LIVE, Stage
 from esper.tamiyo.controllers.controller import State, register
 from esper.tamiyo.controllers.heuristic_memory import HeuristicMemory
-from esper.tamiyo.controllers.prior import Share
 from esper.tamiyo.observe.masks import check_choice
 from esper.tamiyo.observe.signals import Observation
 from esper.tamiyo.observe.trend import noise, theil_sen
 
-Positive = Annotated[float, Range(0.0)]
 Epochs = Annotated[int, Range(0)]
 PREFERENCES = {
     "conv_heavy": 1.0,

@@ -6,16 +6,13 @@ It is what a policy is kept near while it learns, and what the random baseline s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from esper.leyline.actions import ALPHA_TARGETS, Head, Op
-from esper.leyline.config import Range, check_ranges
+from esper.leyline.config import Share, check_ranges
 from esper.tamiyo.observe.masks import BoolArray
-
-Share = Annotated[float, Range(0.0, 1.0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,6 @@ class Engine(Protocol):
 
     def run_epoch(self, hosts: Sequence[Host], progress: Callable[[int], None] | None = None) -> list[EpochReport]:
         """Train each host for one epoch and report, in order; `progress` is told how many are done."""
-        ...
 
 
 class SerialEngine:
