@@ -45,15 +45,15 @@ def shell(folder: Path, arguments: Sequence[str], redirection: str, **changes: s
     return subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=folder, capture_output=True, text=True, env=environment(**changes))
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
-    ("redirection", "code", "said"),
+    ("redirection", "code", "said", "unbuffered"),
     [
-        (">&-", 0, ""),
-        (">&- 2>&- <&-", 0, ""),
-        (">/dev/full", 2, "esper: the output cannot be written: No space left on device\n"),
-        (">/dev/full 2>/dev/full", 2, ""),
-        ("| head -1", 141, ""),
+        (">&-", 0, "", ""),
+        (">&- 2>&- <&-", 0, "", ""),
+        (">/dev/full", 2, "esper: the output cannot be written: No space left on device\n", "1"),
+        (">/dev/full 2>/dev/full", 2, "", ""),
+        ("| head -1", 141, "", ""),
+        ("| head -1", 141, "", "1"),
     ],
 )
 def test_a_run_outlives_its_output(tmp_path: Path, redirection: str, code: int, said: str, unbuffered: str) -> None:
@@ -126,9 +126,8 @@ def test_ctrl_c_while_workers_start_is_a_stop_like_any_other(tmp_path: Path) -> 
     assert said.splitlines()[-1] == "esper: stopped after 1 of 500; go on with: esper train --resume run"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_the_whole_group_saves_a_checkpoint(tmp_path: Path, number: int) -> None:
-    code, said = stopped(tmp_path, lambda: (tmp_path / "run" / "checkpoints").exists(), [number])
+def test_a_signal_to_the_whole_group_saves_a_checkpoint(tmp_path: Path) -> None:
+    code, said = stopped(tmp_path, lambda: (tmp_path / "run" / "checkpoints").exists(), [signal.SIGTERM])
     assert (code, said.count("Traceback")) == (130, 0)
     assert "go on with: esper train --resume run" in said.splitlines()[-1]
 
