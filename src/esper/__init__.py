@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from esper.leyline.reports import LifecycleConfig as LifecycleConfig
     from esper.leyline.stages import Stage as Stage
     from esper.nissa import sink as sink
-    from esper.simic.gardener import Evaluation as Evaluation
+    from esper.simic.evaluation import Evaluation as Evaluation
     from esper.simic.gardener import Gardener as Gardener
     from esper.simic.registration import register_environments as register_environments
     from esper.simic.rewards import RewardInput as RewardInput
@@ -47,7 +47,7 @@ _HOMES = {
     "LifecycleConfig": "esper.leyline.reports",
     "Stage": "esper.leyline.stages",
     "sink": "esper.nissa",
-    "Evaluation": "esper.simic.gardener",
+    "Evaluation": "esper.simic.evaluation",
     "Gardener": "esper.simic.gardener",
     "register_environments": "esper.simic.registration",
     "RewardInput": "esper.simic.rewards",

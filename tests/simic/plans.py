@@ -24,7 +24,8 @@ from esper.leyline.events import Event, StageChanged
 from esper.leyline.reports import EpochReport, GateConfig
 from esper.leyline.score import rent_points
 from esper.leyline.stages import BLENDED, Stage
-from esper.simic.gardener import Evaluation, Gardener
+from esper.simic.evaluation import Evaluation
+from esper.simic.gardener import Gardener
 from esper.simic.rewards import FinalScore, Mode, RewardConfig, RewardInput, RewardStep, RewardTracker, Twin
 from esper.tamiyo import Controller, Observation, Rules, SignalTracker, State, make
 from tests.tamiyo.simulator import BLUEPRINTS, COSTS, SimulatedHost, World
@@ -371,7 +372,7 @@ def train(controller: Controller, *, width: int = 4, seed: int = 0, budget: int 
             F.cross_entropy(model(x[index]), y[index]).backward()
             optimizer.step()
         gardener.epoch += 1
-        return gardener._report(0.0, 0.0)
+        return gardener._report(0.0, 0.0)[0]
 
     report, steps = epoch(), []
     for _ in range(budget):

@@ -24,7 +24,8 @@ from esper.leyline.events import Decided, EpochFinished, Event, HostStarted, Run
 from esper.leyline.reports import Topology
 from esper.leyline.stages import Stage
 from esper.nissa import read_events
-from esper.simic.gardener import Evaluation, Gardener
+from esper.simic.evaluation import Evaluation
+from esper.simic.gardener import Gardener
 from esper.simic.runs.runner import resume
 from esper.tamiyo.policy.policy_controller import PolicyController
 from esper.tamiyo.policy.policy_file import save_policy

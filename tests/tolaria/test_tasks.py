@@ -379,7 +379,7 @@ class Wrong(VisionTask):
         return self._of("correct", *arguments)
 
 
-def misuse(monkeypatch: pytest.MonkeyPatch, **faults: Callable[..., Any]) -> None:
+def misuse(monkeypatch: pytest.MonkeyPatch, **faults: Callable[..., Any]) -> nn.Module:
     """Load the data of a task with these functions in the place of its own, and make a host."""
     good = get("digits")
     assert isinstance(good, VisionTask)
@@ -387,7 +387,7 @@ def misuse(monkeypatch: pytest.MonkeyPatch, **faults: Callable[..., Any]) -> Non
     family = good.family.with_fixed(augment=True)
     monkeypatch.setattr(Wrong, "faults", faults)
     task = Wrong(name="wrong", family=family, read=faults.pop("read", good.read), **values)
-    task.prepare(task.open_data(None, CPU), family.standard, seed=0)
+    return task.prepare(task.open_data(None, CPU), family.standard, seed=0)[0]
 
 
 def changed(images: Images, **values: Any) -> Images:
@@ -461,8 +461,10 @@ def test_a_task_that_misbehaves_is_told_in_a_sentence(faults: dict[str, Any], me
 
 
 def test_a_sound_task_passes_every_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    misuse(monkeypatch)
-    misuse(monkeypatch, make_host=lambda *_: linear(10), correct=lambda logits, y: logits.argmax(-1) == y)
+    built = get("digits").build_host(get("digits").family.standard, 10, 0)[0]
+    assert [p.shape for p in misuse(monkeypatch).parameters()] == [p.shape for p in built.parameters()]
+    own = misuse(monkeypatch, make_host=lambda *_: linear(10), correct=lambda logits, y: logits.argmax(-1) == y)
+    assert sum(p.numel() for p in own.parameters()) == sum(p.numel() for p in linear(10)[0].parameters())
 
 
 def test_texts_that_are_none_are_refused() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -12,9 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, optim
 
 from esper.kasmina import Growable
@@ -26,8 +23,9 @@ from esper.leyline.config import load
 from esper.leyline.errors import ConfigError, StateError
 from esper.leyline.events import Event, HostStarted, RoundFinished, RunFinished
 from esper.leyline.reports import EpochReport
-from esper.leyline.stages import BLENDED, Stage
+from esper.leyline.stages import Stage
 from esper.nissa import BEGINNING, Hub, JsonlSink, Sink
+from esper.simic.evaluation import Evaluation, Scoring
 from esper.simic.growth.deciding import controller_for
 from esper.simic.growth.episode import Episode, decided, epoch_events
 from esper.simic.runs.work import run_started, versions
@@ -42,26 +40,6 @@ OPEN_END = 100
 
 FRACTIONS = 3
 """Epochs with an accuracy of at most 1.0 after which it looks like a fraction instead of points."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """What an evaluate function may return: validation accuracy in points (0 to 100) or a score of another kind, and what else it knows."""
-
-    accuracy: float | None = None
-    score: float | None = None
-    """In place of accuracy: whatever is to become better, such as BLEU, R2, or an error of a regression."""
-    higher_is_better: bool = True
-    """Of the score."""
-    scale: float | None = None
-    """What 100 points of the score are: gates and controllers think in points. By default 100 where higher is better, so that BLEU and
-    percentages count as they are; where lower is better, the first score that was seen, so that points are per cent of it saved."""
-    unit: str = ""
-    """Of the score, for what is shown."""
-    loss: float = float("nan")
-    correct: Tensor | Sequence[float] | None = None
-    """One value for each validation sample, in the same order every time: 1 where it was predicted, 0 where not. From these the gardener
-    knows how sure a seed's contribution is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,24 +139,20 @@ class Gardener:
         optimizer.register_step_post_hook(self._count_step)
         self.episode = Episode(self, rules)
         self.memory = self.controller.start(seed)
-        self._scale: float | None = None
-        """What 100 points are, of a score of which less is better and nothing more was said."""
-        self._shown = ""
+        self.scoring = Scoring()
         self._began = False
         """Whether the record has its beginning."""
         self.config = GardenerConfig(
             policy=self.controller.name, slots=model.slot_ids, epochs=epochs, max_seeds=max_seeds, classes=classes, seed=seed
         )
-        self.folder: RunFolder | None = None
-        if run is not None:
-            self.folder = _folder(Path(run), self.config)
+        self.folder = None if run is None else _folder(Path(run), self.config)
         self.hub = Hub(None if self.folder is None else JsonlSink(self.folder.events), sinks)
 
     def step(self, *, train_loss: float = float("nan"), train_accuracy: float = float("nan")) -> Entry:
         """After an epoch of training: measure, decide, act. The train figures are optional; a policy that sees them knows more."""
         self.epoch += 1
         try:
-            report = self._report(float(train_loss), float(train_accuracy))
+            report, shown = self._report(float(train_loss), float(train_accuracy))
         except BaseException:
             self.epoch -= 1
             raise
@@ -195,7 +169,7 @@ class Gardener:
         entry = Entry(
             epoch=self.epoch,
             accuracy=report.val_accuracy,
-            score=self._shown,
+            score=shown,
             parameters=report.parameters,
             decision=step.decision,
             refused=step.refused,
@@ -279,15 +253,18 @@ class Gardener:
 
     # Measuring
 
-    def _report(self, train_loss: float, train_accuracy: float) -> EpochReport:
+    def _report(self, train_loss: float, train_accuracy: float) -> tuple[EpochReport, str]:
+        """What there is to report of the epoch, and the score of the network as it is in words."""
         model = self.model
         reference = model.reference_inputs(model.reference) if model.reference is not None and model.learning_norms() else []
-        scores = {on: self._evaluate(on, reference) for on in wanted_of(model)}
+        wanted = wanted_of(model)
+        evaluated = {on: self._evaluate(on, reference) for on in wanted}
+        scores = {on: score for on, (score, _) in evaluated.items()}
         samples = {None if score.hits is None else len(score.hits) for score in scores.values()}
         if len(samples) > 1:
             raise ConfigError(f"an Evaluation's correct has the same samples every time, found {', '.join(map(str, samples))} of them")
         found = measured(model, scores)
-        return EpochReport(
+        report = EpochReport(
             **found,
             epoch=self.epoch,
             budget=self._budget(),
@@ -304,48 +281,18 @@ class Gardener:
             germinated=self.germinated,
             rollbacks=0,
         )
+        return report, evaluated[wanted[0]][1]
 
     def _budget(self) -> int:
         """Epochs there are in all. Whoever trains for longer than planned is at the end: what pays is kept, nothing new begins."""
         return max(OPEN_END, 2 * self.epoch) if self.epochs is None else max(self.epochs, self.epoch)
 
-    def _evaluate(self, on: frozenset[str], reference: Sequence[Example]) -> Score:
+    def _evaluate(self, on: frozenset[str], reference: Sequence[Example]) -> tuple[Score, str]:
         """The user's evaluation of one configuration. Everyone gets the same random numbers, and the loop's go on as if none were drawn."""
         model = self.model
         devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
         with torch.random.fork_rng(devices=devices), model.showing(on), model.recalibrated(reference), evaluating(model):
-            return self._score(self.evaluate(model), as_it_is=on == frozenset(model.at(*BLENDED)))
-
-    def _score(self, result: object, as_it_is: bool) -> Score:
-        """What an evaluate function returned, in one form. as_it_is: whether it is of the network that was trained."""
-        given = result if isinstance(result, Evaluation) else Evaluation(accuracy=_number("accuracy or an esper.Evaluation", result))
-        if (given.accuracy is None) == (given.score is None):
-            raise ConfigError("an Evaluation has an accuracy in points, or a score of another kind; one of the two")
-        if given.score is not None:
-            points, shown = self._points(given, _number("an Evaluation's score", given.score))
-        else:
-            points = _number("an Evaluation's accuracy", given.accuracy)
-            if not 0.0 <= points <= 100.0:
-                raise ConfigError(f"evaluate returns accuracy in points, 0 to 100, found {points}; another score is Evaluation(score=...)")
-            shown = f"{points:.2f} points"
-        if as_it_is:
-            self._shown = shown
-        return Score(accuracy=points, loss=_number("its loss", given.loss), hits=_hits(given.correct))
-
-    def _points(self, given: Evaluation, score: float) -> tuple[float, str]:
-        """A score that is no accuracy, in points and in words."""
-        shown = f"{score:.4g} {given.unit}".rstrip()
-        if given.scale is not None and not 0.0 < given.scale < math.inf:
-            raise ConfigError(f"an Evaluation's scale is what 100 points are, a number above 0, found {given.scale!r}")
-        if not math.isfinite(score):
-            return 0.0, shown
-        if given.higher_is_better:
-            return 100.0 * score / (given.scale or 100.0), shown
-        if self._scale is None:
-            self._scale = given.scale or score
-        if not self._scale > 0.0:
-            raise ConfigError(f"a score of which less is better begins above 0, found {score}; say what 100 points are with its scale")
-        return 100.0 * (1.0 - score / self._scale), shown
+            return self.scoring.score(self.evaluate(model))
 
     def _isolation(self) -> str:
         return str(next(iter(self.model.slots.values())).isolation)
@@ -392,7 +339,7 @@ class Gardener:
             "controller": self.controller.name,
             "memory": self.memory,
             "signals": self.episode.tracker.state(),
-            "scale": self._scale,
+            "scale": self.scoring.scale,
             "record": self.hub.position(),
             "history": [to_plain(entry) for entry in self.history],
         }
@@ -410,7 +357,7 @@ class Gardener:
             self.hub.restore(state["record"])
             self._began = True
         self.episode.tracker.load_state(state["signals"])
-        self.memory, self._scale = state["memory"], state["scale"]
+        self.memory, self.scoring.scale = state["memory"], state["scale"]
         self.epoch, self.steps, self.germinated = state["epoch"], state["steps"], state["germinated"]
         self._initial_rate, self.history = state["initial_rate"], history
 
@@ -430,25 +377,3 @@ def _check_count(name: str, value: object, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         what = " or None when it is not known," if name == "epochs" else ""
         raise ConfigError(f"{name} is a whole number of at least {least},{what} found {value!r}")
-
-
-def _hits(correct: object) -> NDArray[np.float64] | None:
-    """An Evaluation's `correct` as numbers from 0 to 1."""
-    if correct is None:
-        return None
-    try:
-        hits = np.asarray(correct.detach().cpu() if isinstance(correct, Tensor) else correct, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"an Evaluation's correct is a value for each sample, found {type(correct).__name__}") from error
-    if hits.ndim != 1 or not len(hits) or not ((hits >= 0.0) & (hits <= 1.0)).all():
-        raise ConfigError(f"an Evaluation's correct is a value from 0 to 1 for each sample, found an array of shape {hits.shape}")
-    return hits
-
-
-def _number(what: str, value: object) -> float:
-    """A number of Python's, numpy's or torch's."""
-    if isinstance(value, Tensor) and value.numel() == 1:
-        return float(value)
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ConfigError(f"evaluate returns {what}, a number, found {type(value).__name__}")
-    return float(value)

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from esper.kasmina.blueprints import BLUEPRINTS
-from esper.leyline.errors import ConfigError
+from esper.leyline.errors import CheckpointError, ConfigError
 from esper.leyline.plugins import failure
 from esper.nissa import SINKS
 from esper.simic.rewards import REWARD_COMPONENTS
@@ -41,9 +41,12 @@ def load_plugins(files: Iterable[str | Path] = ()) -> None:
         _load_file(Path(file).resolve())
 
 
-def plugin_hashes(files: Iterable[Path]) -> list[str]:
-    """The SHA-256 of each file as it was loaded: a run that goes on needs the same ones."""
-    return [_files[Path(file).resolve()] for file in files]
+def plugin_hashes(files: Iterable[Path], saved: list[str] | None = None) -> list[str]:
+    """The SHA-256 of each file as it was loaded. Raises CheckpointError where a run that goes on had saved others."""
+    hashes = [_files[Path(file).resolve()] for file in files]
+    if saved is not None and saved != hashes:
+        raise CheckpointError("a plug-in was edited since the checkpoint was written; put it back, or begin a new run")
+    return hashes
 
 
 def _load_installed(point: EntryPoint) -> None:

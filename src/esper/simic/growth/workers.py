@@ -79,9 +79,12 @@ class GrowthWorkers:
                 pipe.send((method, each))
             except OSError:
                 raise self._gone(number) from None
-        answers = []
+        answers: list[tuple[str, Any]] = []
         for number, pipe in enumerate(self._pipes):
-            answers.append(self._receive(pipe, number))
+            try:
+                answers.append(pipe.recv())
+            except (EOFError, OSError):
+                raise self._gone(number) from None
             if progress is not None:
                 progress(sum(len(value) for kind, value in answers if kind == "answer"))
         for number, (kind, value) in enumerate(answers):
@@ -90,13 +93,6 @@ class GrowthWorkers:
             if kind == "bug":
                 raise RuntimeError(f"worker {number} failed:\n{value}")
         return dict(sorted(pair for _, value in answers for pair in value.items()))
-
-    def _receive(self, pipe: Connection, number: int) -> tuple[str, Any]:
-        try:
-            answer: tuple[str, Any] = pipe.recv()
-        except (EOFError, OSError):
-            raise self._gone(number) from None
-        return answer
 
     def _gone(self, number: int) -> RunError:
         """What became of a worker that no longer listens or answers."""

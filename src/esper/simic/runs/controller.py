@@ -130,8 +130,7 @@ class ControllerRun:
             raise CheckpointError("the checkpoint was written under another config than the run's config.toml")
         if state["data"] != self.data.fingerprint:
             raise CheckpointError(f"the data differs from that of the checkpoint ({self.data.origin})")
-        if state["plugins"] != plugin_hashes(self.config.plugins):
-            raise CheckpointError("a plug-in was edited since the checkpoint was written; put it back, or begin a new run")
+        plugin_hashes(self.config.plugins, state["plugins"])
         if state["policy"] != self.policy_hash:
             raise CheckpointError(f"{self.config.controller} is not the policy that the run was started with")
         self.growth.load_state(state["hosts"])

@@ -63,10 +63,8 @@ def start(
     with RunFolder.create(path, name=_name(config), config=config, command=command) as folder:
         try:
             return _run(folder, config, sinks, progress, telemetry)
-        except Interrupted:
-            raise
         except EsperError:
-            folder.withdraw()  # a mistake that only showed while hosts and data were made, or in the first round
+            folder.withdraw()  # a mistake that only showed while hosts and data were made, or in the first round: no checkpoint is there
             raise
 
 
