@@ -27,6 +27,8 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+import esper.simic.runs.controller
+import esper.simic.runs.ppo  # noqa: F401  both are imported here, that every fork need not do it
 from esper.cli.main import main as esper_command
 from esper.leyline.events import StageChanged
 from esper.leyline.stages import Stage
@@ -35,13 +37,14 @@ from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.storage.runs import read_run
 
 GATES = "--no-training.gates.strict --training.gates.min-training-epochs 1 --training.gates.min-gradient-health 0"
-HOSTS = f"--hosts 2 --epochs 10 --quiet --run run {GATES} --fix widths=[2,2,4] kernel=3 train_size=192 batch=48"
+USUAL = f"--hosts 2 --quiet --run run {GATES} --fix kernel=3 batch=48"
+HOSTS = f"--epochs 10 {USUAL} widths=[2,2,4] train_size=192"
 SCENARIOS = [
     f"heuristic --controller fixed --fixed.first 1 --fixed.period 1 --checkpoint-every 1 {HOSTS}",
     f"heuristic --controller random --random.wait 0.1 --checkpoint-every 2 --training.isolation shadow {HOSTS} slots=both",
     f"heuristic --controller random --random.wait 0.3 --checkpoint-every 3 --seed 7 --no-control {HOSTS} augment=true",
     f"heuristic --heuristic.first-epoch 1 --heuristic.early-margin -99 --checkpoint-every 1 --seed 3 {HOSTS}",
-    f"ppo --rounds 4 --pool 3 --examined 2 --workers 1 --hidden 16 --slot-width 16 {HOSTS}",
+    f"ppo --rounds 3 --pool 3 --examined 2 --workers 1 --hidden 16 --slot-width 16 --epochs 6 {USUAL} widths=[2,2] train_size=96",
 ]
 """Runs in which seeds go through every stage, with checkpoints at every, every second and every third epoch; the last one learns."""
 FILE_OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.listdir", "os.truncate", "shutil.rmtree"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 from hypothesis import settings
@@ -14,3 +15,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # is caused by the change under test; elsewhere they vary, and a failure prints the line that repeats it.
 settings.register_profile("esper", deadline=None, derandomize="CI" in os.environ, print_blob=True)
 settings.load_profile("esper")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000)

@@ -48,10 +48,8 @@ def shell(folder: Path, arguments: Sequence[str], redirection: str, **changes: s
 @pytest.mark.parametrize(
     ("redirection", "code", "said", "unbuffered"),
     [
-        (">&-", 0, "", ""),
         (">&- 2>&- <&-", 0, "", ""),
         (">/dev/full", 2, "esper: the output cannot be written: No space left on device\n", "1"),
-        (">/dev/full 2>/dev/full", 2, "", ""),
         ("| head -1", 141, "", ""),
         ("| head -1", 141, "", "1"),
     ],
@@ -63,10 +61,12 @@ def test_a_run_outlives_its_output(tmp_path: Path, redirection: str, code: int, 
     assert len(read_summary(tmp_path / "run")["hosts"]) == 1
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "ppo", "--help-all"], ["blueprints"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "ppo", "--help-all"], ["runs", "."]])
 def test_every_command_says_that_its_output_is_full(tmp_path: Path, arguments: list[str]) -> None:
     done = shell(tmp_path, arguments, ">/dev/full")
     assert (done.returncode, done.stderr) == (2, "esper: the output cannot be written: No space left on device\n")
+    done = shell(tmp_path, arguments, ">/dev/full 2>/dev/full")
+    assert (done.returncode, done.stderr) == (2, "")
     done = shell(tmp_path, arguments, ">&-")
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -78,10 +78,10 @@ def test_an_error_without_a_stderr_is_not_printed_elsewhere(tmp_path: Path) -> N
 
 
 def test_characters_that_the_output_lacks_are_escaped(tmp_path: Path) -> None:
-    done = shell(tmp_path, [*SMALL, "--run", WIDE], "", PYTHONIOENCODING="ascii")
+    RunFolder.create(tmp_path / WIDE, name="", config=ControllerRunConfig(), command="esper train heuristic").close()
+    done = shell(tmp_path, ["runs", "."], "", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == "run folder: \\xfc\\u4e2d"
-    assert shell(tmp_path, ["runs", "."], "", PYTHONIOENCODING="ascii").returncode == 0
+    assert "\\xfc\\u4e2d" in done.stdout
 
 
 def test_a_terminal_that_goes_away_ends_the_run_after_a_checkpoint(tmp_path: Path) -> None:
@@ -152,15 +152,15 @@ DIFFERENCE = {"mean": -10.25, "low": -12.5, "high": 10.75, "wins": 9999, "pairs"
 
 
 def test_results_fit_into_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    print_run({"hosts": [host()] * 10_000, "against_control": {"test_accuracy": DIFFERENCE}, "run": "runs/a"})
+    print_run({"hosts": [host()] * 1_200, "against_control": {"test_accuracy": DIFFERENCE}, "run": "runs/a"})
     arm = {"score": -12.25, "accuracy": 100.0, "growth": 12.5, "fossils": 12.5}
     names = ("policy", "wait", "random", "fixed", "heuristic")
     against = dict.fromkeys(names[1:], DIFFERENCE)
     print_learning({"examination": {"hosts": 9999, "arms": dict.fromkeys(names, arm), "policy_against": against}, "run": "runs/b"})
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
-    (last,) = [number for number, line in enumerate(lines) if line.startswith("9,999")]
-    assert lines[last].split()[:7] == ["9,999", "9999", "100.00", "100.00", "12.30", "10", "10"]
+    (last,) = [number for number, line in enumerate(lines) if line.startswith("1,199")]
+    assert lines[last].split()[:7] == ["1,199", "9999", "100.00", "100.00", "12.30", "10", "10"]
     column = lines[1].index("fossils")
     entries = " ".join(line[column:] for line in lines[last : lines.index(next(line for line in lines if line.startswith("test")))])
     assert entries == ", ".join(f"r{n}c0:depthwise" for n in range(6)), "a list is broken between its entries"
@@ -245,11 +245,17 @@ def test_a_run_that_goes_on_takes_the_sinks_of_its_plugins(tmp_path: Path) -> No
     plugin = Path(__file__).parents[2] / "examples" / "my_sink.py"
     config = ControllerRunConfig(plugins=(plugin,), hosts=1, epochs=2, control=False, fix={"widths": "[2,2]", "train_size": "50"})
     RunFolder.create(tmp_path / "run", name="", config=config, command="esper train heuristic").close()
-    done = shell(tmp_path, ["train", "--resume", "run", "--sinks", "cvs"], "")
-    assert (done.returncode, done.stderr) == (2, "esper: unknown sink 'cvs'; did you mean 'csv'?\n")
-    assert read_run(tmp_path / "run").status == "new"
-    done = shell(tmp_path, ["train", "--resume", "run", "--sinks", "csv", "--quiet"], "")
-    assert (done.returncode, done.stderr) == (0, "")
+    # In a process of its own, for the plug-in's sink stays registered.
+    program = """
+from pathlib import Path
+from esper.cli.main import main
+from esper.tolaria.storage.runs import read_run
+assert main(["train", "--resume", "run", "--sinks", "cvs"]) == 2
+assert read_run(Path("run")).status == "new"
+assert main(["train", "--resume", "run", "--sinks", "csv", "--quiet"]) == 0
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, env=environment())
+    assert (done.returncode, done.stderr) == (0, "esper: unknown sink 'cvs'; did you mean 'csv'?\n")
     assert [line.split(",")[:2] for line in (tmp_path / "run" / "accuracy.csv").read_text().splitlines()[1:]] == [["0", "1"], ["0", "2"]]
 
 

@@ -40,10 +40,10 @@ def test_a_bandit_with_dependent_masked_heads_is_solved_to_95_percent():
     # WAIT is right in a third of the states here, not in nearly all: the op is held to the sentinel's prior no more than other heads.
     config = quick(entropy_start=0.01, prior_strength=PriorStrength(op=0.02), target_kl=0.1, epochs=6)
     learner = Learner(new_policy(problem), config)
-    start = earned(learner, problem, rounds=2)
-    train(learner, problem, 40, Exploration(choices=0.01))
-    assert start < 0.5
-    assert earned(learner, problem, rounds=2) > 0.95
+    assert earned(learner, problem, rounds=2) < 0.5
+    while earned(learner, problem, rounds=2) <= 0.95:
+        assert learner.updates < 40, "it is not learned"
+        train(learner, problem, 4, Exploration(choices=0.01))
 
 
 # 2
@@ -83,7 +83,7 @@ def judged(learner: Learner, hosts: int = 64) -> tuple[float, float]:
 
 
 def test_a_head_that_matters_in_one_step_of_twenty_is_learned_and_stays_alive_on_the_way():
-    problem = Sentinel(64)
+    problem = Sentinel(32)
     learner = Learner(new_policy(problem), quick())
     history = train(learner, problem, 20, Exploration.for_budget(problem.steps))
     seized, waited = judged(learner)
@@ -120,7 +120,7 @@ def test_a_collapsed_head_is_freed_by_the_penalty_and_never_by_a_clamp_floor(kin
     else:
         learner = Learner(policy, quick(prior_strength=PriorStrength(**dict.fromkeys(VALUE_HEADS, 0.0))))
         explore = ClampFloor(op=explore.op, choices=explore.choices)
-    history = train(learner, problem, 30 if kind == "ours" else 15, explore)
+    history = train(learner, problem, 24 if kind == "ours" else 15, explore)
     gap, score = history[-1]["train/logit_gap/blueprint"], earned(learner, problem, rounds=2)
     if kind == "ours":
         assert gap < 3.0

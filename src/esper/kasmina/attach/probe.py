@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,9 +18,6 @@ from esper.kasmina.blueprints.registry import SlotShape, named_topology
 from esper.kasmina.slot import Place, Slot
 from esper.leyline.errors import SlotError
 from esper.leyline.reports import Topology
-
-if torch.distributed.is_available():  # which not every build of torch has
-    from torch.distributed.tensor import DTensor
 
 Example = Tensor | tuple[Any, ...] | list[Any] | dict[str, Any]
 
@@ -170,10 +168,11 @@ def check_parameters(model: nn.Module) -> None:
     """Raise SlotError for what is no model, and for parameters that seeds, which are plain tensors, cannot be trained together with."""
     if not isinstance(model, nn.Module):
         raise SlotError(f"a model is an nn.Module, found {type(model).__name__}")
+    sharding = sys.modules.get("torch.distributed.tensor")  # imported by whoever shards; it takes a second that others need not wait
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
             raise SlotError(f"parameter {name!r} is on the meta device, where nothing can grow; give the model its weights first")
-        if torch.distributed.is_available() and isinstance(parameter, DTensor):
+        if sharding is not None and isinstance(parameter, sharding.DTensor):
             raise SlotError(f"parameter {name!r} is sharded, and seeds are not; grow the model first and shard what is harvested")
 
 
