@@ -37,7 +37,6 @@ from esper.tolaria.data.splits import stratified
 from esper.tolaria.tasks import get
 from esper.tolaria.training.config import TrainingConfig
 from esper.tolaria.training.engine import SerialEngine
-from esper.tolaria.training.flops import FlopLedger
 from esper.tolaria.training.host import Host
 from esper.tolaria.training.validation import measured
 
@@ -62,8 +61,8 @@ class Watched:
         found, member = get(task), config.member_for(get(task).family, seed)
         settings = {"repeat": (data, member, seed + 1_000_000), "still": (data, replace(member, learning_rate=0.0), seed)}
         settings |= {name: (half, member, seed) for name, half in zip(("half a", "half b"), halves, strict=True)}
-        self.host = Host(found, data, member, seed, config.training, FlopLedger())
-        self.copies = {name: Host(found, d, m, s, config.training, self.host.ledger) for name, (d, m, s) in settings.items()}
+        self.host = Host(found, data, member, seed, config.training)
+        self.copies = {name: Host(found, d, m, s, config.training) for name, (d, m, s) in settings.items()}
         for copy in self.copies.values():
             copy.split = self.host.split  # "repeat" has another seed, and so another reference; its training set is the same
         self.controller = make(controller)

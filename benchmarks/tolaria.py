@@ -28,7 +28,6 @@ from esper.tolaria.data import Data, epoch_order, stream_seed
 from esper.tolaria.tasks import Member, get
 from esper.tolaria.training.config import TrainingConfig
 from esper.tolaria.training.engine import SerialEngine
-from esper.tolaria.training.flops import FlopLedger
 from esper.tolaria.training.host import Host
 
 MEMBERS: dict[str, dict[str, Any]] = {
@@ -79,7 +78,7 @@ class Bare:
 
 
 def make_host(data: Data, member: Member, seed: int) -> Host:
-    return Host(get("digits"), data, member, seed, TrainingConfig(), FlopLedger())
+    return Host(get("digits"), data, member, seed, TrainingConfig())
 
 
 def alternate(one: Callable[[], object], other: Callable[[], object], rounds: int) -> tuple[float, float]:

@@ -22,6 +22,7 @@ from esper.leyline.stages import BLENDED, LIVE, TRANSITIONS, Stage
 from tests.kasmina.garden import IMAGES, SLOTS, STAGES, as_bytes, everything, grow, slot_of, step
 
 EXAMPLES, STEPS = 40, 40
+BEGINNINGS = [Stage.DORMANT, Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING]
 
 slots = st.sampled_from(SLOTS)
 blueprints = st.sampled_from(["norm", "norm", "mlp_small", "lora8", "conv_small", "conv_light", "attention", "no_such"])
@@ -52,7 +53,7 @@ class Lives(RuleBasedStateMachine):
         isolation=st.sampled_from(get_args(Isolation)),
         auto_advance=st.booleans(),
         embargo=st.integers(1, 2),
-        starts=st.lists(st.sampled_from([Stage.DORMANT, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING]), min_size=3, max_size=3),
+        starts=st.lists(st.sampled_from(BEGINNINGS), min_size=3, max_size=3),
         style=st.sampled_from(Style),
     )
     def build(self, kind: str, isolation: Isolation, auto_advance: bool, embargo: int, starts: list[Stage], style: Style) -> None:

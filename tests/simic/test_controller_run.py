@@ -18,7 +18,6 @@ from esper.nissa import Hub
 from esper.simic.runs.controller import ControllerRun
 from esper.tolaria.data import Data, FinalEvaluation, Split
 from esper.tolaria.tasks import get
-from esper.tolaria.training.flops import FlopLedger
 from esper.tolaria.training.host import Host
 from tests.simic.runs import HASTY, small
 from tests.tolaria.small import bits, plain_score, train_epoch
@@ -107,7 +106,7 @@ def test_the_comparison_pairs_each_host_with_its_own_twin(ended: tuple[Controlle
 def test_a_twin_is_the_host_alone(ended: tuple[ControllerRun, Kept, dict[str, Any]]) -> None:
     run, _, _ = ended
     course, twin = run.growth.hosts[3].course, run.growth.hosts[3].host
-    alone = Host(get("digits"), run.data, twin.member, 1, HASTY, FlopLedger())
+    alone = Host(get("digits"), run.data, twin.member, 1, HASTY)
     accuracies = []
     for _ in range(10):
         accuracies.append(train_epoch(alone).val_accuracy)

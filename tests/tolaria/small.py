@@ -21,7 +21,6 @@ from esper.tolaria.data import Data, Split
 from esper.tolaria.tasks import Task, get
 from esper.tolaria.training.config import TrainingConfig
 from esper.tolaria.training.engine import SerialEngine
-from esper.tolaria.training.flops import FlopLedger
 from esper.tolaria.training.host import Host
 from esper.tolaria.training.validation import measured
 
@@ -41,7 +40,7 @@ def make_host(seed: int = 0, config: TrainingConfig = EASY, task: str = "digits"
     """A host of the task, with some of its member's fields set."""
     torch.set_num_threads(1)
     chosen = get(task).family.with_fixed(**{**(MEMBER if task == "digits" else {}), **member}).standard
-    return Host(get(task), data(task), chosen, seed, config, FlopLedger())
+    return Host(get(task), data(task), chosen, seed, config)
 
 
 def train_epoch(host: Host) -> EpochReport:

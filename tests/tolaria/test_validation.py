@@ -27,7 +27,7 @@ from esper.tolaria.tasks import VisionTask, get
 from esper.tolaria.training import flops
 from esper.tolaria.training.attribution import configurations
 from esper.tolaria.training.config import TrainingConfig
-from esper.tolaria.training.flops import FlopLedger, _count
+from esper.tolaria.training.flops import _count, per_sample
 from esper.tolaria.training.host import Host
 from esper.tolaria.training.validation import evaluate, measured, wanted_of
 from tests.tolaria.small import EASY, OPEN, bits, epoch, germinate, grow_to, looked, make_host, plain_score, train_epoch
@@ -248,11 +248,10 @@ def test_a_validation_that_is_repeated_after_a_rollback_is_counted_twice() -> No
     assert report.flops["validation"] == 2 * LOOK * (CONV + HEAD)
 
 
-def test_hosts_that_share_a_ledger_and_differ_in_their_slots_are_counted_apart() -> None:
-    ledger, found = FlopLedger(), []
+def test_hosts_that_differ_in_their_slots_alone_are_counted_apart() -> None:
+    found = []
     for layout, slot in (("before", "r0c0"), ("after", "r1c0")):
         host = one_block(slots=layout)
-        host.ledger = ledger
         grow_to(host, Stage.TRAINING, slot)
         found.append(train_epoch(host).flops["forward"])
     assert found == [50 * (CONV + HEAD + SEED), 50 * (CONV + HEAD + SEED // 4)]
@@ -270,22 +269,19 @@ def test_seeds_that_are_counted_one_by_one_add_up_to_the_whole_network(isolation
         return host.task.loss(host.model(x), y)
 
     for backward in (True, False):
-        found = FlopLedger().per_sample(host.model, "a host", 2, run, backward=backward)
+        found = per_sample({}, host.model, "a host", 2, run, backward=backward)
         assert found == _count(host.model, 2, run, backward)
         with host.model.trial("r0c1"):
-            found = FlopLedger().per_sample(host.model, "a host", 2, run, backward=backward)
+            found = per_sample({}, host.model, "a host", 2, run, backward=backward)
             assert found == _count(host.model, 2, run, backward)
 
 
 def test_the_counter_runs_no_more_once_every_part_of_a_network_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = FlopLedger()
     for slot, blueprint in (("r0c0", "conv_light"), ("r0c1", "conv_small")):
         host = make_host(0, widths=(2, 2, 4), epochs=60)
-        host.ledger = ledger
         grow_to(host, Stage.FOSSILIZED, slot, blueprint)
         epoch(host)
     host = make_host(0, widths=(2, 2, 4), epochs=60)
-    host.ledger = ledger
     monkeypatch.setattr(flops, "_count", None)
     grow_to(host, Stage.FOSSILIZED, "r0c0", "conv_light")
     grow_to(host, Stage.FOSSILIZED, "r0c1", "conv_small")
@@ -298,12 +294,12 @@ def enlarged(source: Path | None) -> Images:
     return replace(images, x_train=twice[0], x_test=twice[1])
 
 
-def test_hosts_of_two_tasks_that_share_a_ledger_are_counted_apart() -> None:
+def test_hosts_of_two_tasks_are_counted_apart() -> None:
     digits = get("digits")
     assert isinstance(digits, VisionTask)
     large = replace(digits, name="large", shape=(1, 16, 16), read=enlarged)
     small = one_block()
-    other = Host(large, large.load(None, torch.device("cpu")), small.member, 0, EASY, small.ledger)
+    other = Host(large, large.load(None, torch.device("cpu")), small.member, 0, EASY)
     assert train_epoch(small).flops["forward"] == 50 * (CONV + HEAD)
     assert train_epoch(other).flops["forward"] == 50 * (4 * CONV + HEAD)
 

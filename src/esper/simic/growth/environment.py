@@ -27,7 +27,6 @@ from esper.tolaria.tasks import Task
 from esper.tolaria.tasks import get as get_task
 from esper.tolaria.training.device import device_named
 from esper.tolaria.training.engine import ENGINES
-from esper.tolaria.training.flops import FlopLedger
 from esper.tolaria.training.host import Host
 
 
@@ -68,7 +67,6 @@ class Growth:
         self.device = device_named(config.device)
         load_plugins(config.plugins)
         self.engine = ENGINES[config.training.engine]()
-        self.ledger = FlopLedger()
         self.hosts: dict[int, HostRun] = {}
         """By place, those that have ended too."""
         self._data: dict[str, Data] = {}
@@ -104,7 +102,7 @@ class Growth:
         if threads:
             torch.set_num_threads(threads)
         member = config.member_for(task.family, start.seed)
-        host = Host(task, self.data(task), member, start.seed, config.training, self.ledger)
+        host = Host(task, self.data(task), member, start.seed, config.training)
         for slot in config.slots:
             if slot not in host.model.slot_ids:
                 raise unknown("slot", slot, host.model.slot_ids)
@@ -133,7 +131,7 @@ class Growth:
     def _courses(self, hosts: list[Host]) -> list[Twin]:
         """The courses of these hosts when nothing grows, all trained side by side, in an environment of their own on the same data."""
         alone = Growth(replace(self.config, control=False))
-        alone._data, alone.ledger = self._data, self.ledger
+        alone._data = self._data
         alone.begin({place: Start(host.task.name, host.seed) for place, host in enumerate(hosts)})
         while trained := alone.train():
             alone.act(dict.fromkeys(trained, WAIT))

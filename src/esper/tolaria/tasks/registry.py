@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -45,6 +46,8 @@ class Task(ABC):
     """The published data set that it needs; None if its data is always there, or is the user's own."""
     threads: int = 1
     """Threads that suit torch on a CPU for hosts of this size; 0 is all of them."""
+    counted: dict[Hashable, tuple[int, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Operations of its networks, as far as they have been counted."""
 
     @abstractmethod
     def load(self, source: Path | None, device: torch.device) -> Data:

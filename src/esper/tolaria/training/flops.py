@@ -17,39 +17,36 @@ from esper.kasmina import Growable
 from esper.kasmina.attach.probe import untouched
 from esper.kasmina.slot import Form
 
-
-class FlopLedger:
-    """Operations per sample of the bare hosts, and of each seed on top of them, counted once and remembered."""
-
-    def __init__(self) -> None:
-        self._known: dict[Hashable, tuple[int, int]] = {}
-
-    def per_sample(
-        self, model: Growable, architecture: Hashable, samples: int, run: Callable[[], Tensor], *, backward: bool
-    ) -> tuple[int, int]:
-        """Operations of the forward and of the backward pass for one sample, with every slot in the form it has now.
-
-        architecture: what the host is, the same for hosts that cost the same. run: runs the model on `samples` samples and returns a
-        scalar. The model is left as it was.
-        """
-
-        def counted(*key: Hashable) -> tuple[int, int]:
-            signature = (architecture, backward, key)
-            if signature not in self._known:
-                self._known[signature] = _count(model, samples, run, backward)
-            return self._known[signature]
-
-        with model.bare():
-            bare = forward, back = counted()
-        active = [slot for slot in model.slots.values() if slot.form is not Form.ABSENT]
-        for slot in active:
-            with model.without(*(other.id for other in active if other is not slot)):
-                alone = counted(slot.place.path, slot.form, slot.state.blueprint, slot.gating is not None)
-            forward, back = forward + alone[0] - bare[0], back + alone[1] - bare[1]
-        return forward, back
+Counts = tuple[int, int]
+"""Operations of a forward and of a backward pass."""
 
 
-def _count(model: Growable, samples: int, run: Callable[[], Tensor], backward: bool) -> tuple[int, int]:
+def per_sample(
+    known: dict[Hashable, Counts], model: Growable, architecture: Hashable, samples: int, run: Callable[[], Tensor], *, backward: bool
+) -> Counts:
+    """Operations of the forward and of the backward pass for one sample, with every slot in the form it has now.
+
+    known: what was counted before; what is counted now joins it. architecture: what the host is, the same for hosts that cost the same.
+    run: runs the model on `samples` samples and returns a scalar. The model is left as it was.
+    """
+
+    def counted(*key: Hashable) -> Counts:
+        signature = (architecture, backward, key)
+        if signature not in known:
+            known[signature] = _count(model, samples, run, backward)
+        return known[signature]
+
+    with model.bare():
+        bare = forward, back = counted()
+    active = [slot for slot in model.slots.values() if slot.form is not Form.ABSENT]
+    for slot in active:
+        with model.without(*(other.id for other in active if other is not slot)):
+            alone = counted(slot.place.path, slot.form, repr(slot.seed), slot.gating is not None)
+        forward, back = forward + alone[0] - bare[0], back + alone[1] - bare[1]
+    return forward, back
+
+
+def _count(model: Growable, samples: int, run: Callable[[], Tensor], backward: bool) -> Counts:
     counter = FlopCounterMode(display=False)
     with untouched(model), counter, torch.set_grad_enabled(backward):
         loss = run()

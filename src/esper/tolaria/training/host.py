@@ -21,7 +21,7 @@ from esper.tolaria.data import Data, Split, epoch_order, stream_seed
 from esper.tolaria.tasks import Member, Task
 from esper.tolaria.training.attribution import Configuration
 from esper.tolaria.training.config import TrainingConfig
-from esper.tolaria.training.flops import FlopLedger
+from esper.tolaria.training.flops import per_sample
 from esper.tolaria.training.governor import Governor
 from esper.tolaria.training.snapshot import Snapshot
 from esper.tolaria.training.validation import Array, Evaluated, Score, evaluate, measured, wanted_of
@@ -42,8 +42,8 @@ class EpochPlan:
 class Host:
     """A host and everything that training it needs. All its randomness comes from `seed`, in separate streams."""
 
-    def __init__(self, task: Task, data: Data, member: Member, seed: int, config: TrainingConfig, ledger: FlopLedger) -> None:
-        self.task, self.data, self.member, self.seed, self.config, self.ledger = task, data, member, seed, config, ledger
+    def __init__(self, task: Task, data: Data, member: Member, seed: int, config: TrainingConfig) -> None:
+        self.task, self.data, self.member, self.seed, self.config = task, data, member, seed, config
         net, slots, example, self.split = task.prepare(data, member, seed)
         device = data.train.x.device
         net.to(device)
@@ -59,7 +59,7 @@ class Host:
         self.optimizer = _optimizer(self.model, member)
         self.model.follow(self.optimizer)
         self.run = _compiled(self.model, config.compile) if config.compile else self.model
-        self.architecture = (task.name, tuple(example.shape[1:]), tuple(tuple(p.shape) for p in net.parameters()))
+        self.architecture = (tuple(example.shape[1:]), repr(net), tuple(tuple(p.shape) for p in net.parameters()))
         self.governor = Governor(config.governor, data.classes)
         self.start_parameters = self.model.parameter_count()
         self.epoch = self.steps = self.germinated = self.fossilized = self.pruned = self.rollbacks = 0
@@ -298,7 +298,8 @@ class Host:
 
     def _per_sample(self, x: Tensor, y: Tensor, *, backward: bool = False) -> tuple[int, int]:
         """Operations of the forward and of the backward pass for one sample, counted on these."""
-        return self.ledger.per_sample(self.model, self.architecture, len(x), lambda: self.task.loss(self.model(x), y), backward=backward)
+        known, run = self.task.counted, lambda: self.task.loss(self.model(x), y)
+        return per_sample(known, self.model, self.architecture, len(x), run, backward=backward)
 
     # Saving
 
