@@ -44,7 +44,7 @@ SCENARIOS = [
     f"heuristic --controller random --random.wait 0.1 --checkpoint-every 2 --training.isolation shadow {HOSTS} slots=both",
     f"heuristic --controller random --random.wait 0.3 --checkpoint-every 3 --seed 7 --no-control {HOSTS} augment=true",
     f"heuristic --heuristic.first-epoch 1 --heuristic.early-margin -99 --checkpoint-every 1 --seed 3 {HOSTS}",
-    f"ppo --rounds 3 --pool 3 --examined 2 --workers 1 --hidden 16 --slot-width 16 --epochs 6 {USUAL} widths=[2,2] train_size=96",
+    f"ppo --rounds 3 --pool 3 --examined 2 --workers 1 --hidden 16 --slot-width 16 --epochs 4 {USUAL} widths=[2,2] train_size=96",
 ]
 """Runs in which seeds go through every stage, with checkpoints at every, every second and every third epoch; the last one learns."""
 FILE_OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.listdir", "os.truncate", "shutil.rmtree"}

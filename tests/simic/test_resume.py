@@ -29,7 +29,7 @@ from esper.tolaria.storage.runs import RunFolder, read_run, read_summary
 from esper.tolaria.training.config import TrainingConfig
 from tests.simic.runs import HASTY, Crash, CrashAfter, opinionated, small
 
-RUN = """heuristic --run run --controller fixed --fixed.first 1 --fixed.period 1 --hosts 1 --epochs 24 --checkpoint-every 2
+RUN = """heuristic --run run --controller fixed --fixed.first 1 --fixed.period 1 --hosts 1 --epochs 16 --checkpoint-every 2
     --no-training.gates.strict --training.gates.min-training-epochs 1 --training.gates.min-gradient-health 0
     --fix widths=[2,2,4] kernel=3 train_size=192 batch=48"""
 KILLER = Path(__file__).parents[2] / "benchmarks" / "kill.py"
@@ -167,11 +167,11 @@ def test_ctrl_c_stops_after_a_checkpoint_and_says_how_to_go_on(alone: dict[str, 
         out, errors = running.communicate()
     assert running.returncode == 130
     assert "esper: stopping after this round, with a checkpoint; Ctrl-C again stops at once" in errors
-    told = re.search(r"^esper: stopped after (\d+) of 24; go on with: esper train --resume run\n", errors, re.MULTILINE)
+    told = re.search(r"^esper: stopped after (\d+) of 16; go on with: esper train --resume run\n", errors, re.MULTILINE)
     assert told, errors
     stopped = int(told[1])
     assert (tmp_path / "run" / "checkpoints" / f"step-{stopped:08}").exists()
-    assert out.splitlines()[-1].startswith(f"epoch {stopped}/24")
+    assert out.splitlines()[-1].startswith(f"epoch {stopped}/16")
     assert read_run(tmp_path / "run").status == "interrupted"
     resume(tmp_path / "run")
     assert_same(tmp_path / "run", alone)
@@ -192,7 +192,7 @@ def test_a_second_signal_stops_at_once_and_does_no_harm(alone: dict[str, Any], t
 
 def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(left_alone: Path, alone: dict[str, Any], tmp_path: Path) -> None:
     # Files may not grow beyond a size that checkpoints come to in mid-run, as seeds grow and decisions are recorded.
-    size = (left_alone / "checkpoints" / "step-00000020" / "tensors.safetensors").stat().st_size
+    size = (left_alone / "checkpoints" / "step-00000014" / "tensors.safetensors").stat().st_size
     with process(tmp_path, f"{RUN} --quiet", limit=f"ulimit -f {size // 1024 - 4}") as running:
         out, errors = running.communicate()
     assert (running.returncode, out) == (2, "")
