@@ -270,13 +270,13 @@ class HostFinished(Event):
     germinated: int
     fossilized: int
     pruned: int
-    """Seeds."""
+    """How many of its seeds were planted, kept and removed."""
     rollbacks: int
     reward: float
     components: dict[str, float]
     """What its decisions earned, in all and by component."""
     decisions: dict[str, int]
-    """By op."""
+    """How many there were of each op."""
     refused: int
     """Decisions that were not carried out."""
     slots: dict[str, dict[str, str]]

@@ -82,11 +82,13 @@ def resume(
     reset_heads: heads of a policy to make new first. settings: values to go on with in place of those in the run's config, by dotted
     keys; see ppo_config.CHANGEABLE. With more rounds than it had, a finished run that teaches a policy goes on as well.
     """
-    with RunFolder.open(path, extend=_extends(path, settings or {})) as folder:
-        config = read_config(folder.config)
+    read_run(path)
+    saved = read_config(path / "config.toml")
+    config = _with_settings(saved, settings or {})
+    more = isinstance(config, PPORunConfig) and isinstance(saved, PPORunConfig) and config.rounds > saved.rounds
+    with RunFolder.open(path, extend=more) as folder:
         _find_sinks(config, sinks)
         if settings:
-            config = _with_settings(config, settings)
             folder.change_config(config)
             folder.log("changed: " + ", ".join(f"{key} is {value}" for key, value in settings.items()))
         return _run(folder, config, sinks, progress, telemetry, reset_heads)
@@ -99,16 +101,6 @@ def _find_sinks(config: Config, sinks: Sequence[Sink | str]) -> None:
         load_plugins(config.plugins if isinstance(config, GrowthConfig) else ())
     for name in names:
         SINKS.find(name)
-
-
-def _extends(path: Path, settings: Mapping[str, object]) -> bool:
-    """Whether these settings give a run more rounds than it has."""
-    rounds = settings.get("rounds")
-    if not isinstance(rounds, int):
-        return False
-    read_run(path)
-    config = read_config(path / "config.toml")
-    return isinstance(config, PPORunConfig) and rounds > config.rounds
 
 
 def _anchored(config: Config) -> Config:
