@@ -119,7 +119,7 @@ def test_learning_that_diverges_is_one_sentence_too(tmp_path: Path, capsys: pyte
     assert main(["train", method, str(run), "--quiet", "--hidden", "16", "--slot-width", "8", "--learning-rate", "1e30"]) == EXIT_USAGE
     said = capsys.readouterr().err
     assert said.startswith("esper: epoch 1 of learning went wrong: ")
-    assert said.endswith("begin a new run with a lower learning_rate\n")
+    assert said.endswith("so begin a new one with a lower learning_rate\n")
     assert said.count("\n") == 1
 
 

@@ -390,7 +390,7 @@ class Ordered:
 
 def test_replace_fields_checks_after_all_changes_are_made() -> None:
     assert replace_fields(Ordered(), {"low": 5, "high": 6}) == Ordered(low=5, high=6)
-    with pytest.raises(ConfigError, match=r"^flags: table 'top level': low \(5\) must be below high \(1\)$"):
+    with pytest.raises(ConfigError, match=r"^flags: low \(5\) must be below high \(1\)$"):
         replace_fields(Ordered(), {"low": 5}, source="flags")
 
 

@@ -77,7 +77,7 @@ class Mismatch(Exception):
     def __str__(self) -> str:
         before, after = self.args
         key = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path).removeprefix(".")
-        return f"{before}{key or 'top level'!r}{after}"
+        return f"{before}{key!r}{after}" if key else after.removeprefix(": ") if before else f"it{after}"
 
 
 @dataclass(frozen=True, slots=True)

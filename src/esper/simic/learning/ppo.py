@@ -161,8 +161,8 @@ class Learner:
             metrics = self._update(rollout)
         except FloatingPointError as error:
             raise LearningError(
-                f"update {self.updates + 1} of the policy went wrong: {error}; the last checkpoint is intact, "
-                "go on from it with a lower ppo.learning_rate or fewer ppo.epochs"
+                f"update {self.updates + 1} of the policy went wrong: {error}; what was saved is intact, "
+                "go on with a lower ppo.learning_rate or fewer ppo.epochs"
             ) from error
         self.updates += 1
         return metrics

@@ -100,8 +100,8 @@ class OfflineRun:
                     raise FloatingPointError(f"{name} is {value}")
         except FloatingPointError as error:
             raise LearningError(
-                f"epoch {self.round + 1} of learning went wrong: {error}; the last checkpoint is intact, but goes on as it began: "
-                "begin a new run with a lower learning_rate"
+                f"epoch {self.round + 1} of learning went wrong: {error}; "
+                "a run goes on as it began, so begin a new one with a lower learning_rate"
             ) from error
         self.history.append(figures)
         self.round += 1

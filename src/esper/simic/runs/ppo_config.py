@@ -89,7 +89,7 @@ class PPORunConfig(GrowthConfig):
     def __post_init__(self) -> None:
         check_ranges(self)
         if not self.task:
-            raise ConfigError("PPORunConfig: 'task' is empty; expected the name of a task, or several")
+            raise ConfigError("'task' is empty; expected the name of a task, or several")
 
     def lasting(self) -> PPORunConfig:
         """This config with whatever may change put back to its default: the same for as long as a run goes on."""

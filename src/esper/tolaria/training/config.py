@@ -41,4 +41,4 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         check_ranges(self)
         if self.recalibrate == 1:
-            raise ConfigError("TrainingConfig: 'recalibrate' is 1; expected 0, for never, or at least 2 samples, which have a variance")
+            raise ConfigError("'recalibrate' is 1; expected 0, for never, or at least 2 samples, which have a variance")
