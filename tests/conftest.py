@@ -21,4 +21,4 @@ def pytest_collection_finish() -> None:
     """What is imported by now stays: the garbage collector need not look through it again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000)
+    gc.set_threshold(1_000_000)

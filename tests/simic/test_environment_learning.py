@@ -28,10 +28,10 @@ def test_maskable_ppo_trains_on_it_unmodified(name):
     from sb3_contrib.common.maskable.utils import get_action_masks
 
     env = make(name, epochs=6)
-    model = MaskablePPO("MlpPolicy", env, n_steps=64, batch_size=32, n_epochs=2, gamma=0.995, seed=0)
+    model = MaskablePPO("MlpPolicy", env, n_steps=32, batch_size=16, n_epochs=2, gamma=0.995, seed=0)
     before = [value.clone() for value in model.policy.state_dict().values()]
-    model.learn(128)
-    assert model.num_timesteps == 128
+    model.learn(64)
+    assert model.num_timesteps == 64
     assert any((old != new).any() for old, new in zip(before, model.policy.state_dict().values(), strict=True))
     assert np.isfinite(model.ep_info_buffer[-1]["r"])
     assert model.ep_info_buffer[-1]["l"] == 6

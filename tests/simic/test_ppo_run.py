@@ -188,10 +188,9 @@ def test_mistakes_are_found_before_anything_is_trained(tmp_path: Path) -> None:
         replace(TINY, rounds=0)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_mistake_that_only_the_hosts_find_leaves_no_run_behind(tmp_path: Path, workers: int) -> None:
+def test_a_mistake_that_only_the_hosts_find_leaves_no_run_behind(tmp_path: Path) -> None:
     with pytest.raises(EsperError, match="brings its own data"):
-        start(replace(TINY, data=tmp_path, workers=workers), tmp_path / "run", "test")
+        start(replace(TINY, data=tmp_path), tmp_path / "run", "test")
     assert not (tmp_path / "run").exists()
 
 

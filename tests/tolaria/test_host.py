@@ -57,7 +57,7 @@ def test_a_host_in_a_batch_of_eight_is_the_host_alone_bit_for_bit() -> None:
 def final_fingerprint(seed: int) -> str:
     """A hash of a grown host, its optimiser and all its reports."""
     host = make_host(seed, widths=(2, 4))
-    reports = play([host], 6)[0]
+    reports = play([host], 4)[0]
     return fingerprint(host.state(), [facts(report) for report in reports])
 
 
