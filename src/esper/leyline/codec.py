@@ -224,10 +224,11 @@ _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def _recorded(inner: Codec) -> Codec:
-    """Floats with words for those that JSON has not."""
+    """Floats with words for those that JSON has not; digits that no float can hold are damage."""
+    finite = _limited(inner, math.isfinite, "a number that a float can hold")
     return replace(
         inner,
-        read=lambda plain: _WORDS[plain] if isinstance(plain, str) and plain in _WORDS else inner.read(plain),
+        read=lambda plain: _WORDS[plain] if isinstance(plain, str) and plain in _WORDS else finite.read(plain),
         write=lambda value: number(value if type(value) is float else inner.write(value)),
     )
 
