@@ -40,7 +40,7 @@ def share_with_a_fossil(config: RandomConfig, world: World, episodes: int) -> fl
 
 
 def test_under_the_exploration_prior_a_fossil_in_an_episode_is_common_enough_to_learn_from() -> None:
-    share = share_with_a_fossil(RandomConfig(wait=0.9), World(), 150)
+    share = share_with_a_fossil(RandomConfig(wait=0.9), World(), 100)
     assert share > 0.2, f"{share:.0%} of episodes of 25 epochs end with a fossil: there would be little to learn from"
 
 

@@ -264,4 +264,9 @@ if __name__ == "__main__":
         each.__name__: each
         for each in (kill_at_random, kill_at_each_operation, train_through_kills, hold_the_lock, fill_the_disk, limit_file_size)
     }
-    print(json.dumps(what[sys.argv[1]](Path(sys.argv[2]))))
+    *names, root = sys.argv[1:]
+    found = {}
+    for name in names:
+        (Path(root) / name).mkdir()
+        found[name] = what[name](Path(root) / name)
+    print(json.dumps(found))

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 from collections import OrderedDict
+from collections.abc import Sequence
 from enum import IntEnum
 from hashlib import sha256
 from pathlib import Path
@@ -530,20 +531,25 @@ def test_a_forged_tensor_file_that_makes_no_sense_is_refused(tmp_path: Path, con
 # Kills and full disks, in processes of their own
 
 
-def drive(what: str, folder: Path, *wrapper: str) -> Any:
-    done = subprocess.run([*wrapper, sys.executable, str(DRIVER), what, str(folder)], capture_output=True, text=True, timeout=200)
+def drive(folder: Path, *what: str, wrapper: Sequence[str] = ()) -> Any:
+    done = subprocess.run([*wrapper, sys.executable, str(DRIVER), *what, str(folder)], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_a_kill_at_any_moment_leaves_the_last_checkpoint_or_the_next_one_whole(tmp_path: Path) -> None:
-    rounds = drive("kill_at_random", tmp_path)["rounds"]
+@pytest.fixture(scope="module")
+def driven(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return drive(tmp_path_factory.mktemp("driven"), "kill_at_random", "kill_at_each_operation", "limit_file_size")
+
+
+def test_a_kill_at_any_moment_leaves_the_last_checkpoint_or_the_next_one_whole(driven: Any) -> None:
+    rounds = driven["kill_at_random"]["rounds"]
     assert len(rounds) == 20
     assert all(each["whole"] and each["ahead"] in (0, 1) for each in rounds)
 
 
-def test_a_kill_at_each_file_operation_loses_nothing_and_the_next_save_cleans_up(tmp_path: Path) -> None:
-    found = drive("kill_at_each_operation", tmp_path)
+def test_a_kill_at_each_file_operation_loses_nothing_and_the_next_save_cleans_up(driven: Any) -> None:
+    found = driven["kill_at_each_operation"]
     assert all(each["whole"] and each["clean"] for rounds in found.values() for each in rounds)
     steps = {action: [each["step"] for each in rounds] for action, rounds in found.items()}
     assert steps["save"] == sorted(steps["save"])
@@ -561,8 +567,8 @@ def check_full(found: dict[str, Any], reason: str) -> None:
     assert found["afterwards"] == [3, True]
 
 
-def test_a_file_that_may_not_grow_stops_with_a_clear_message_and_leaves_the_last_checkpoint_intact(tmp_path: Path) -> None:
-    check_full(drive("limit_file_size", tmp_path), "File too large")
+def test_a_file_that_may_not_grow_stops_with_a_clear_message_and_leaves_the_last_checkpoint_intact(driven: Any) -> None:
+    check_full(driven["limit_file_size"], "File too large")
 
 
 def test_a_full_disk_stops_with_a_clear_message_and_leaves_the_last_checkpoint_intact(tmp_path: Path) -> None:
@@ -571,4 +577,4 @@ def test_a_full_disk_stops_with_a_clear_message_and_leaves_the_last_checkpoint_i
         subprocess.run([*small_disk, "true"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no small disk can be mounted here: {error}")
-    check_full(drive("fill_the_disk", tmp_path, *small_disk), "No space left on device")
+    check_full(drive(tmp_path, "fill_the_disk", wrapper=small_disk)["fill_the_disk"], "No space left on device")

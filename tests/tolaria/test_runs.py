@@ -292,14 +292,16 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 # Other processes
 
 
-def drive(what: str, folder: Path) -> Any:
-    done = subprocess.run([sys.executable, str(DRIVER), what, str(folder)], capture_output=True, text=True, timeout=200)
+@pytest.fixture(scope="module")
+def driven(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    command = [sys.executable, str(DRIVER), "hold_the_lock", "train_through_kills", str(tmp_path_factory.mktemp("driven"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_a_second_process_is_refused_by_name_and_let_in_once_the_first_was_killed(tmp_path: Path) -> None:
-    found = drive("hold_the_lock", tmp_path)
+def test_a_second_process_is_refused_by_name_and_let_in_once_the_first_was_killed(driven: Any) -> None:
+    found = driven["hold_the_lock"]
     assert found["status"] == "running"
     assert f"in use by process {found['pid']} on" in found["open"]
     assert f"in use by process {found['pid']} on" in found["create"]
@@ -311,8 +313,8 @@ def test_the_same_process_is_refused_too(tmp_path: Path) -> None:
         RunFolder.open(tmp_path)
 
 
-def test_a_training_killed_again_and_again_records_each_event_once_and_ends_with_the_same_figures(tmp_path: Path) -> None:
-    found = drive("train_through_kills", tmp_path)
+def test_a_training_killed_again_and_again_records_each_event_once_and_ends_with_the_same_figures(driven: Any) -> None:
+    found = driven["train_through_kills"]
     assert found["kills"] >= 5
     assert found["events"] == 3 * 90
     assert found["same"]
