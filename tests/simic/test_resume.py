@@ -177,19 +177,6 @@ def test_ctrl_c_stops_after_a_checkpoint_and_says_how_to_go_on(alone: dict[str, 
     assert_same(tmp_path / "run", alone)
 
 
-def test_a_second_signal_stops_at_once_and_does_no_harm(alone: dict[str, Any], tmp_path: Path) -> None:
-    with process(tmp_path, RUN) as running:
-        wait_for(tmp_path / "run", "step-00000002")
-        running.send_signal(signal.SIGTERM)
-        running.send_signal(signal.SIGINT)
-        _, errors = running.communicate()
-    assert running.returncode == 130
-    assert errors.strip().splitlines()[-1].startswith(("esper: interrupted", "esper: stopped after"))
-    assert "Traceback" not in errors
-    resume(tmp_path / "run")
-    assert_same(tmp_path / "run", alone)
-
-
 def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(left_alone: Path, alone: dict[str, Any], tmp_path: Path) -> None:
     # Files may not grow beyond a size that checkpoints come to in mid-run, as seeds grow and decisions are recorded.
     size = (left_alone / "checkpoints" / "step-00000014" / "tensors.safetensors").stat().st_size

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,30 +19,35 @@ from esper.simic.growth.workers import GrowthWorkers
 STARTS = {0: Start("digits", 0)}
 
 
-@pytest.mark.parametrize("killed", ["before a question", "with a question in its pipe"])
-def test_a_worker_that_is_killed_is_told(killed: str) -> None:
-    workers = GrowthWorkers(GrowthConfig(epochs=2, control=False), 1)
+@contextmanager
+def worker(data: Path | None = None) -> Iterator[GrowthWorkers]:
+    workers = GrowthWorkers(GrowthConfig(epochs=2, control=False, data=data), 1)
     try:
-        if killed == "before a question":
-            os.kill(workers._processes[0].pid, signal.SIGKILL)
-            workers._processes[0].join()
-        else:
-            workers.begin(STARTS)
-            os.kill(workers._processes[0].pid, signal.SIGSTOP)
-            workers._pipes[0].send(("act", ({0: WAIT},)))
-            os.kill(workers._processes[0].pid, signal.SIGKILL)
-        with pytest.raises(RunError, match="worker 0 was ended by signal 9; signal 9 often means that memory ran out"):
-            workers.begin(STARTS)
+        yield workers
     finally:
         workers.close()
 
 
-def test_a_mistake_in_a_worker_is_raised_here(tmp_path: Path) -> None:
-    workers = GrowthWorkers(GrowthConfig(epochs=2, control=False, data=tmp_path), 1)
-    try:
+def assert_told(workers: GrowthWorkers) -> None:
+    with pytest.raises(RunError, match="worker 0 was ended by signal 9; signal 9 often means that memory ran out"):
+        workers.begin(STARTS)
+
+
+def test_a_mistake_a_bug_and_a_kill_are_told_one_after_another(tmp_path: Path) -> None:
+    with worker(tmp_path) as workers:
         with pytest.raises(DataError, match="brings its own data"):
             workers.begin(STARTS)
         with pytest.raises(RuntimeError, match="worker 0 failed:\nTraceback"):
             workers.act({0: WAIT})
-    finally:
-        workers.close()
+        os.kill(workers._processes[0].pid, signal.SIGKILL)
+        workers._processes[0].join()
+        assert_told(workers)
+
+
+def test_a_worker_that_is_killed_with_a_question_in_its_pipe_is_told() -> None:
+    with worker() as workers:
+        workers.begin(STARTS)
+        os.kill(workers._processes[0].pid, signal.SIGSTOP)
+        workers._pipes[0].send(("act", ({0: WAIT},)))
+        os.kill(workers._processes[0].pid, signal.SIGKILL)
+        assert_told(workers)
