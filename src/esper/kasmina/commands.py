@@ -7,6 +7,7 @@ raises and leaves all as it was. Each returns the events that tell what happened
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from enum import IntEnum
@@ -25,7 +26,7 @@ from esper.leyline.actions import Curve, Style
 from esper.leyline.errors import BlueprintError, ConfigError, GateError, TransitionError, unknown
 from esper.leyline.events import AlphaRetargeted, Event, GateChecked, StageChanged
 from esper.leyline.reports import GATE_BEFORE, Gate, GateConfig, GateVerdict, LifecycleConfig, SeedReport
-from esper.leyline.stages import Stage, check_transition
+from esper.leyline.stages import BLENDED, Stage, check_transition
 
 Report = Callable[[str], SeedReport]
 E = TypeVar("E", bound=IntEnum)
@@ -125,6 +126,21 @@ def tick(slot: Slot, *, report: Report, gates: GateConfig, config: LifecycleConf
             events += _try_advance(slot, report, gates)
     _count(slot)
     return events
+
+
+def record(slot: Slot, contribution: float | None, trial_contribution: float | None, error: float | None, loss: float | None) -> None:
+    """What was measured of the seed; see `Growable.record`."""
+    state = slot.state
+    loss = loss if loss is not None and math.isfinite(loss) else None
+    if contribution is not None:
+        if state.stage not in BLENDED:
+            raise TransitionError(f"slot {slot.id!r} is {state.stage.name}; a contribution needs a seed that is blended in")
+        state = replace(state, contribution=float(contribution), contribution_error=error, contribution_loss=loss, contribution_age=0)
+    if trial_contribution is not None:
+        if state.stage is not Stage.TRAINING:
+            raise TransitionError(f"slot {slot.id!r} is {state.stage.name}; a trial is for a seed in TRAINING")
+        state = replace(state, trial_contribution=float(trial_contribution), trial_error=error, trial_loss=loss)
+    slot.state = state
 
 
 def require(verdict: GateVerdict) -> GateVerdict:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import FunctionType
 from typing import Any, get_args
@@ -13,14 +12,14 @@ import torch
 from torch import Tensor, nn, optim
 from torch.utils import _pytree as pytree
 
-from esper.kasmina import commands
+from esper.kasmina import commands, counterfactuals
 from esper.kasmina.attach.probe import Example, check_parameters, modes_kept, probe, untouched
 from esper.kasmina.gates import NEXT_GATE, judge
 from esper.kasmina.gradients import SUMS, GradientMeter, Scale, gradient_stats
 from esper.kasmina.harvest import harvest
 from esper.kasmina.norms import HARVEST_SAMPLES, REFERENCE_SAMPLES, Norm, check_loader, recalibrated, reference_batches, tracked_norms
 from esper.kasmina.optimizer_groups import SLOT_KEY, Follower
-from esper.kasmina.slot import FIGURES, Form, Slot, Slots, shown_as
+from esper.kasmina.slot import FIGURES, Form, Slot, Slots
 from esper.kasmina.state import check_state
 from esper.leyline.actions import Curve, Decision, Op, Style
 from esper.leyline.errors import ConfigError, GateError, SlotError, TransitionError, unknown
@@ -166,23 +165,20 @@ class Growable(nn.Module):
 
     def act(self, decision: Decision) -> None:
         """Carry out a controller's decision."""
+        slot, target = decision.slot, decision.alpha_target
         match decision.op:
             case Op.WAIT:
                 return
             case Op.GERMINATE:
-                self.germinate(
-                    decision.slot, decision.blueprint, style=decision.style, tempo=decision.tempo, alpha_target=decision.alpha_target
-                )
+                self.germinate(slot, decision.blueprint, style=decision.style, tempo=decision.tempo, alpha_target=target)
             case Op.ADVANCE:
-                self.advance(decision.slot)
+                self.advance(slot)
             case Op.FOSSILIZE:
-                self.fossilize(decision.slot)
+                self.fossilize(slot)
             case Op.PRUNE:
-                self.prune(decision.slot, speed=decision.alpha_speed, curve=decision.alpha_curve)
+                self.prune(slot, speed=decision.alpha_speed, curve=decision.alpha_curve)
             case Op.SET_ALPHA_TARGET:
-                self.set_alpha_target(
-                    decision.slot, decision.alpha_target, speed=decision.alpha_speed, curve=decision.alpha_curve, style=decision.style
-                )
+                self.set_alpha_target(slot, target, speed=decision.alpha_speed, curve=decision.alpha_curve, style=decision.style)
 
     def tick(self, figures: Sequence[float] | None = None) -> None:
         """End the epoch: alpha moves, ramps and embargoes run on, auto_advance takes G1 and G3, gradient statistics start anew.
@@ -270,18 +266,7 @@ class Growable(nn.Module):
 
         What else is known of it: its standard error in points, and the same in nats of loss, without the seed minus with it.
         """
-        target = self.slots[slot]
-        state = target.state
-        loss = loss if loss is not None and math.isfinite(loss) else None
-        if contribution is not None:
-            if state.stage not in BLENDED:
-                raise TransitionError(f"slot {slot!r} is {state.stage.name}; a contribution needs a seed that is blended in")
-            state = replace(state, contribution=float(contribution), contribution_error=error, contribution_loss=loss, contribution_age=0)
-        if trial_contribution is not None:
-            if state.stage is not Stage.TRAINING:
-                raise TransitionError(f"slot {slot!r} is {state.stage.name}; a trial is for a seed in TRAINING")
-            state = replace(state, trial_contribution=float(trial_contribution), trial_error=error, trial_loss=loss)
-        target.state = state
+        commands.record(self.slots[slot], contribution, trial_contribution, error, loss)
 
     def drain_journal(self) -> list[Event]:
         """Take what has happened since the last call."""
@@ -359,7 +344,7 @@ class Growable(nn.Module):
 
     def without(self, *slots: str) -> AbstractContextManager[None]:
         """The network as if these slots were empty. Restored on the way out, whatever happens inside."""
-        return shown_as(self.slots, {self.slots[id].id: Form.ABSENT for id in slots})
+        return counterfactuals.shown_as(self.slots, {self.slots[id].id: Form.ABSENT for id in slots})
 
     def bare(self) -> AbstractContextManager[None]:
         """The network as if every slot were empty."""
@@ -367,36 +352,15 @@ class Growable(nn.Module):
 
     def trial(self, *slots: str) -> AbstractContextManager[None]:
         """The network with these seeds, still in TRAINING, shown at their target alpha."""
-        for id in slots:
-            if self.slots[id].state.stage is not Stage.TRAINING:
-                raise TransitionError(f"slot {id!r} is {self.slots[id].state.stage.name}; a trial is for a seed in TRAINING")
-        return shown_as(self.slots, dict.fromkeys(slots, Form.TRIAL))
+        return counterfactuals.trial(self.slots, slots)
 
     def showing(self, on: Collection[str]) -> AbstractContextManager[None]:
         """The network with exactly these slots switched on, a configuration; one in TRAINING is shown at its target alpha."""
-        forms: dict[str, Form] = dict.fromkeys(self.slots, Form.ABSENT)
-        for id in on:
-            slot = self.slots[id]
-            if slot.state.stage not in OCCUPIED or slot.state.stage is Stage.GERMINATED:
-                raise TransitionError(f"slot {id!r} is {slot.state.stage.name}; it has nothing to switch on")
-            forms[id] = Form.TRIAL if slot.state.stage is Stage.TRAINING else slot.form
-        return shown_as(self.slots, forms)
+        return counterfactuals.showing(self.slots, on)
 
-    @contextmanager
-    def stacked(self, configurations: Sequence[frozenset[str]], batch: int) -> Iterator[None]:
+    def stacked(self, configurations: Sequence[frozenset[str]], batch: int) -> AbstractContextManager[None]:
         """Several configurations in one pass: the input holds `batch` samples for each, one configuration after another."""
-        on = frozenset[str]().union(*configurations)
-        with self.showing(on):
-            try:
-                for id in on:
-                    slot = self.slots[id]
-                    # One flag for each configuration, (C,), repeated for its samples: (C * batch,).
-                    share = torch.tensor([id in c for c in configurations], device=slot.alpha.device)
-                    slot.share = share.repeat_interleave(batch)
-                yield
-            finally:
-                for id in on:
-                    self.slots[id].share = None
+        return counterfactuals.stacked(self.slots, configurations, batch)
 
     # Batch norms
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Sequence, ValuesView
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from enum import Enum, auto
@@ -271,21 +271,6 @@ class Slots(nn.Module):
     def items(self) -> ItemsView[str, Slot]:
         """Ids and slots, in order."""
         return self._by_id.items()
-
-
-@contextmanager
-def shown_as(slots: Slots, forms: Mapping[str, Form]) -> Iterator[None]:
-    """Inside, these slots have other forms. Put back on the way out, whatever happens inside."""
-    before = [(slots[id], slots[id].form, slots[id].state.stage) for id in forms]
-    try:
-        for slot, _, _ in before:
-            slot.form = forms[slot.id]
-        yield
-    finally:
-        for slot, form, stage in before:
-            slot.form = form
-            if slot.state.stage is not stage:  # moved on inside
-                slot.settle()
 
 
 def module_name(id: str) -> str:

@@ -28,7 +28,8 @@ Count = Annotated[int, Range(1, 1_000_000)]
 """How many of something: at least one, and no more than any machine can hold."""
 Size = Annotated[int, Range(1, 65_536)]
 """Of a layer, a batch or a pool of threads: more is a slip of the finger."""
-Positive = Annotated[float, Range(0.0)]
+NonNegative = Annotated[float, Range(0.0)]
+NonNegativeInt = Annotated[int, Range(0)]
 Share = Annotated[float, Range(0.0, 1.0)]
 
 

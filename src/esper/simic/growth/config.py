@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from esper.leyline.config import Count, Range, check_ranges
+from esper.leyline.config import Count, NonNegativeInt, Range, check_ranges
 from esper.simic.rewards import RewardConfig
 from esper.tamiyo import FixedConfig, HeuristicConfig, RandomConfig
 from esper.tolaria.training.config import TrainingConfig
@@ -68,7 +68,7 @@ class ControllerRunConfig(GrowthConfig):
     """Who decides: wait, random, fixed, heuristic, or the file of a trained policy, such as runs/NAME/policy.safetensors."""
     hosts: Count = 4
     """Hosts grown side by side; host i has seed `seed + i`."""
-    seed: Annotated[int, Range(0)] = 0
+    seed: NonNegativeInt = 0
     """The first host's seed: its initial weights, data order, augmentation and seeds."""
     heuristic: HeuristicConfig = field(default_factory=HeuristicConfig)
     fixed: FixedConfig = field(default_factory=FixedConfig)

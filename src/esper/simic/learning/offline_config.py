@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from esper.leyline.config import Count, Positive, Range, Share, Size, check_ranges
+from esper.leyline.config import Count, NonNegative, NonNegativeInt, Range, Share, Size, check_ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +15,7 @@ class StudyConfig:
 
     runs: tuple[Path, ...] = ()
     """Run folders to learn from; the same as naming them without a flag."""
-    seed: Annotated[int, Range(0)] = 0
+    seed: NonNegativeInt = 0
     """Of the first weights, of which hosts are held out, and of the order of the episodes."""
     batch: Size = 8
     """Whole episodes in one step of the optimiser."""
@@ -23,8 +23,8 @@ class StudyConfig:
     """Share of the recorded hosts that nothing is learned from, to measure agreement on; at least one."""
     gamma: Share = 0.995
     """Discount of the reward, per step."""
-    learning_rate: Positive = 1e-3
-    weight_decay: Positive = 0.01
+    learning_rate: NonNegative = 1e-3
+    weight_decay: NonNegative = 0.01
     """Of the critic alone."""
     max_gradient_norm: Annotated[float, Range(1e-6)] = 1.0
     """Largest norm of each network's gradient; larger ones are clipped to it."""
@@ -64,11 +64,11 @@ class IQLConfig(StudyConfig):
     kind: Literal["iql"] = "iql"
     epochs: Count = 200
     """Epochs over the recorded episodes."""
-    warmup: Annotated[int, Range(0)] = 20
+    warmup: NonNegativeInt = 20
     """First epochs, in which values learn the recorded returns themselves; from there on they look for better ones."""
     expectile: Annotated[float, Range(0.5, 0.999)] = 0.7
     """Which of the recorded actions a state is valued by: 0.5 their mean, towards 1 the best of them."""
-    beta: Positive = 3.0
+    beta: NonNegative = 3.0
     """How much better actions are preferred, per standard deviation of the return; 0 imitates them all."""
     weight_limit: Annotated[float, Range(1.0)] = 100.0
     """Most that one action can count."""

@@ -5,24 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
-from esper.leyline.config import Positive, Range, Share, check_ranges
+from esper.leyline.config import NonNegative, NonNegativeInt, Range, Share, check_ranges
 from esper.tamiyo.controllers.prior import Prior
-
-Count = Annotated[int, Range(0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntropyMultipliers:
     """How much each head's entropy counts, against the others."""
 
-    op: Positive = 1.0
-    slot: Positive = 1.0
-    blueprint: Positive = 1.3
-    style: Positive = 1.2
-    tempo: Positive = 1.3
-    alpha_target: Positive = 1.2
-    alpha_speed: Positive = 1.2
-    alpha_curve: Positive = 1.2
+    op: NonNegative = 1.0
+    slot: NonNegative = 1.0
+    blueprint: NonNegative = 1.3
+    style: NonNegative = 1.2
+    tempo: NonNegative = 1.3
+    alpha_target: NonNegative = 1.2
+    alpha_speed: NonNegative = 1.2
+    alpha_curve: NonNegative = 1.2
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -32,14 +30,14 @@ class EntropyMultipliers:
 class PriorStrength:
     """lambda of each head: how strongly it is held near the prior."""
 
-    op: Positive = 0.2
-    slot: Positive = 0.02
-    blueprint: Positive = 0.02
-    style: Positive = 0.02
-    tempo: Positive = 0.02
-    alpha_target: Positive = 0.02
-    alpha_speed: Positive = 0.02
-    alpha_curve: Positive = 0.02
+    op: NonNegative = 0.2
+    slot: NonNegative = 0.02
+    blueprint: NonNegative = 0.02
+    style: NonNegative = 0.02
+    tempo: NonNegative = 0.02
+    alpha_target: NonNegative = 0.02
+    alpha_speed: NonNegative = 0.02
+    alpha_curve: NonNegative = 0.02
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -53,17 +51,17 @@ class PPOConfig:
     """Discount of the reward, per step."""
     gae_lambda: Share = 0.97
     """How far advantages look past the critic's word: 0 one step, 1 to the end of the episode."""
-    clip_range: Positive = 0.2
+    clip_range: NonNegative = 0.2
     """How far the ratio may move before a step earns nothing more."""
     epochs: Annotated[int, Range(1)] = 4
     """Epochs over each round."""
     minibatches: Annotated[int, Range(1)] = 4
     """Parts that the hosts of a round are split into in each epoch; one host each when there are fewer hosts."""
-    target_kl: Positive = 0.015
+    target_kl: NonNegative = 0.015
     """The policy's epochs end early once its exact KL from where it started is above 1.5 times this; 0 for never."""
-    learning_rate: Positive = 3e-4
+    learning_rate: NonNegative = 3e-4
     """Of Adam, once it has warmed up."""
-    warmup_updates: Count = 5
+    warmup_updates: NonNegativeInt = 5
     """Updates over which the learning rate rises from a part of itself to the whole."""
     decay: Literal["none", "linear", "cosine"] = "linear"
     """How the learning rate falls after the warm-up."""
@@ -73,17 +71,17 @@ class PPOConfig:
     """Share of the learning rate that is left then."""
     max_gradient_norm: Annotated[float, Range(1e-6)] = 0.5
     """Largest norm of the actor's gradient, and of the critic's, each by itself; larger ones are clipped to it."""
-    weight_decay: Positive = 0.01
+    weight_decay: NonNegative = 0.01
     """Of the critic alone."""
     value_clip: Annotated[float, Range(0, 1e6)] | None = None
     """How far a value may move in an update, in standard deviations of the return, before it earns nothing more; None for no limit."""
     popart_rate: Share = 0.1
     """Share of each round's returns in the statistics that returns are normalised by."""
-    entropy_start: Positive = 0.05
+    entropy_start: NonNegative = 0.05
     """Weight of the entropy bonus in the first update."""
-    entropy_end: Positive = 0.01
+    entropy_end: NonNegative = 0.01
     """The same after `entropy_updates`."""
-    entropy_updates: Count | None = None
+    entropy_updates: NonNegativeInt | None = None
     """Updates over which the bonus goes from one to the other, in a straight line; None for all of the run's."""
     entropy_multipliers: EntropyMultipliers = field(default_factory=EntropyMultipliers)
     prior_strength: PriorStrength = field(default_factory=PriorStrength)

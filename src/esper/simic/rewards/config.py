@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from esper.leyline.actions import Decision
-from esper.leyline.config import Range, check_ranges
+from esper.leyline.config import NonNegativeInt, Range, check_ranges
 from esper.leyline.events import Event
 from esper.leyline.reports import EpochReport
 
@@ -14,7 +14,6 @@ Mode = Literal["shaped", "simplified", "sparse", "loss"]
 Weight = Annotated[float, Range(0.0, 10.0)]
 Points = Annotated[float, Range(0.0, 100.0)]
 Cost = Annotated[float, Range(0.0, 1.0)]
-Epochs = Annotated[int, Range(0)]
 
 COMPONENTS: dict[Mode, tuple[str, ...]] = {
     "shaped": ("progress", "attribution", "pbrs", "rent", "costs", "terminal"),
@@ -70,7 +69,7 @@ class RewardConfig:
     thrash_epochs: Annotated[int, Range(1)] = 10
     holding: Cost = 0.005
     """For each epoch that a seed is in HOLDING beyond its patience."""
-    holding_patience: Epochs = 5
+    holding_patience: NonNegativeInt = 5
     holding_cap: Cost = 0.3
     """Most that holding costs in an episode."""
     rollback: Cost = 0.1

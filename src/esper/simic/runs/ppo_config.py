@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from esper.leyline.config import Count, Range, Size, check_ranges
+from esper.leyline.config import Count, NonNegativeInt, Range, Size, check_ranges
 from esper.leyline.errors import ConfigError
 from esper.leyline.reports import GateConfig
 from esper.simic.growth.config import GrowthConfig
@@ -60,7 +60,7 @@ class PPORunConfig(GrowthConfig):
     """Rounds of one episode for every host, each followed by an update."""
     hosts: Count = 16
     """Episodes in a round."""
-    seed: Annotated[int, Range(0)] = 0
+    seed: NonNegativeInt = 0
     """Of the policy's weights, its chances, and the pool of hosts."""
     pool: Count = 64
     """Different hosts to practise on. A finite pool, so that each one's control is trained only once."""

@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 
 from esper.leyline.actions import WAIT, Decision, Head, Op, Style
-from esper.leyline.config import Range, Share, check_ranges
+from esper.leyline.config import NonNegativeInt, Range, Share, check_ranges
 from esper.leyline.errors import ConfigError, nearest
 from esper.tamiyo.controllers.controller import State, random_stream, register
 from esper.tamiyo.controllers.prior import Prior
@@ -83,7 +83,7 @@ class FixedConfig:
     """Epoch after which the first seed is germinated."""
     period: Annotated[int, Range(1)] = 4
     """Epochs from one germination to the next; one that cannot take place yet is made up for as soon as it can."""
-    seeds: Annotated[int, Range(0)] = 3
+    seeds: NonNegativeInt = 3
     """How many seeds to germinate in all, at places spread evenly over the host."""
     style: Style = Style.LINEAR_ADD
     tempo: int = 3

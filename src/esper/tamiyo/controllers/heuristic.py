@@ -25,7 +25,7 @@ import numpy as np
 
 from esper.leyline.actions import Curve, Decision, Head, Op, Style
 from esper.leyline.codec import from_plain, to_plain
-from esper.leyline.config import Positive, Range, Share, check_ranges
+from esper.leyline.config import NonNegative, NonNegativeInt, Range, Share, check_ranges
 from esper.leyline.reports import SeedReport
 from esper.leyline.score import rent_points
 from esper.leyline.stages import DEVELOPING, LIVE, Stage
@@ -35,7 +35,6 @@ from esper.tamiyo.observe.masks import check_choice
 from esper.tamiyo.observe.signals import Observation
 from esper.tamiyo.observe.trend import noise, theil_sen
 
-Epochs = Annotated[int, Range(0)]
 PREFERENCES = {
     "conv_heavy": 1.0,
     "conv_light": 0.85,
@@ -55,11 +54,11 @@ class HeuristicConfig:
     """The thresholds of the rules. "Noise" is the standard deviation of the host's recent val accuracies around their trend."""
 
     # What things are worth
-    rent: Positive = 5.0
+    rent: NonNegative = 5.0
     """Points that a network costs which grew sixteenfold; half as much for fourfold."""
-    rent_cap: Positive = 10.0
+    rent_cap: NonNegative = 10.0
     """Most points that a network costs, however large it grew."""
-    noise_floor: Positive = 0.5
+    noise_floor: NonNegative = 0.5
     """Least noise that is believed, in points: about two images in 360."""
     dependence: Share = 0.5
     """Part of a measured contribution that is only the host having come to lean on the seed, and would come back without it."""
@@ -67,13 +66,13 @@ class HeuristicConfig:
     """Share of the remaining error that a seed of the best kind is expected to remove."""
     preferences: dict[str, float] = field(default_factory=lambda: dict(PREFERENCES))
     """What is expected of a blueprint, relative to the best kind. A table given in its place replaces it whole."""
-    default_preference: Positive = 0.7
+    default_preference: NonNegative = 0.7
     """The same for blueprints that `preferences` does not name."""
-    optimism: Positive = 2.0
+    optimism: NonNegative = 2.0
     """A seed is judged before its start as if it brought so many times what is expected: trying is cheap, only keeping costs rent."""
-    horizon: Epochs = 3
+    horizon: NonNegativeInt = 3
     """Epochs of its present progress that the host is trusted to go on making by itself."""
-    lateness: Positive = 1.0
+    lateness: NonNegative = 1.0
     """How much less a late seed brings: its gain is scaled by (epochs left / budget) to this power."""
     position_weight: Annotated[float, Range(-1.0, 1.0)] = -0.6
     """How much more is expected of the last slot in the forward pass than of the first, as a share; below 0 for less."""
@@ -91,36 +90,36 @@ class HeuristicConfig:
     """A host whose val accuracy rises by less than this per epoch, in units of the noise, is on a plateau."""
     plateau_epochs: Annotated[int, Range(1)] = 4
     """So is one without a new best for so many epochs."""
-    overfit_gap: Positive = 20.0
+    overfit_gap: NonNegative = 20.0
     """No growth while train accuracy is so many points above val accuracy: more capacity would not help."""
-    overfit_trend: Positive = 0.25
+    overfit_trend: NonNegative = 0.25
     """Nor while val loss rises by more than this per epoch, in units of its noise."""
     max_growth: Annotated[float, Range(1.0)] = 16.0
     """Largest network that is planned for, as a multiple of the host."""
     failure_decay: Share = 0.9
     """What is left after each epoch of a blueprint's penalty for a failure."""
-    failure_embargo: Positive = 0.6
+    failure_embargo: NonNegative = 0.6
     """A blueprint with a penalty above this is not tried."""
 
     # How a seed lives
     style: Style = Style.LINEAR_ADD
     tempo: int = 3
     """Epochs that blending takes."""
-    training_epochs: Epochs = 3
+    training_epochs: NonNegativeInt = 3
     """Epochs in TRAINING that the gates ask for: with tempo and spare_epochs the time that a new seed needs."""
-    spare_epochs: Epochs = 1
+    spare_epochs: NonNegativeInt = 1
     """Epochs to keep in hand before the budget ends."""
     training_patience: Annotated[int, Range(1)] = 6
     """A seed that its gate does not let blend after so many epochs of TRAINING is pruned."""
 
     # What becomes of it
-    keep_noise: Positive = 1.0
+    keep_noise: NonNegative = 1.0
     """A seed is fossilised once what it brings for good exceeds its rent by this many standard errors of its mean contribution."""
-    harm_noise: Positive = 3.0
+    harm_noise: NonNegative = 3.0
     """A seed in HOLDING is pruned at once when its mean contribution is this many standard errors below zero."""
     holding_patience: Annotated[int, Range(1)] = 4
     """Epochs in HOLDING after which the mean decides, sure or not."""
-    rising: Positive = 0.1
+    rising: NonNegative = 0.1
     """A seed whose contribution rises by more points an epoch than this is not given up before the limit."""
     holding_limit: Annotated[int, Range(1)] = 8
     """Epochs in HOLDING after which a rising seed is judged as well, and one that the gate still refuses is pruned, before the host

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esper.leyline.actions import ALPHA_SPEEDS, ALPHA_TARGETS, TEMPOS, WAIT, Curve, Decision, Head, Op, Style, matters
-from esper.leyline.config import Range, check_ranges
+from esper.leyline.config import NonNegativeInt, Range, check_ranges
 from esper.leyline.errors import BlueprintError, ConfigError, EsperError, GateError, TransitionError, unknown
 from esper.leyline.reports import EpochReport, SeedReport, Topology
 from esper.leyline.stages import CLEANUP, DEVELOPING, OCCUPIED, Stage
@@ -61,9 +61,9 @@ class Rules:
 
     max_seeds: Annotated[int | None, Range(1)] = None
     """Most seeds in the network at once, live or fossil; None for as many as there are slots."""
-    prune_age: Annotated[int, Range(0)] = 5
+    prune_age: NonNegativeInt = 5
     """Epochs after germination before a seed may be pruned: everyone gets a fair trial."""
-    harmful_prune_age: Annotated[int, Range(0)] = 2
+    harmful_prune_age: NonNegativeInt = 2
     """The same for a seed whose measured contribution, or trial contribution, is negative."""
     enabled: tuple[str, ...] | None = None
     """Slots in which seeds may be germinated; None for all."""

@@ -41,8 +41,6 @@ HEAD_OP_PAIRS: tuple[tuple[Head, Op], ...] = tuple((head, op) for head in VALUE_
 FORCED_ACTS = 0.5
 """Acts in an episode that exploration may bring about by itself; see `Exploration.for_budget`."""
 
-Share = Annotated[float, Range(0.0, 0.5)]
-
 
 def choice_size(head: Head, blueprints: int) -> int:
     """How many values a head has that is chosen last, in a policy with so many blueprints."""
@@ -62,9 +60,9 @@ class Exploration:
     drawn with it must be scored with it.
     """
 
-    op: Share = 0.0
+    op: Annotated[float, Range(0.0, 0.5)] = 0.0
     """eps of the op head; see `for_budget`."""
-    choices: Share = 0.01
+    choices: Annotated[float, Range(0.0, 0.5)] = 0.01
     """eps of each of the other seven heads."""
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from esper.leyline.config import Count, Range, Size, check_ranges, replace_fields
+from esper.leyline.config import Count, NonNegative, NonNegativeInt, Range, Size, check_ranges, replace_fields
 from esper.leyline.errors import ConfigError
 from esper.tolaria.data.streams import stream_seed
 
@@ -43,7 +43,7 @@ class Member:
     """Language: transformer blocks, each with a slot behind it."""
     block: Annotated[int, Range(2, 8192)] = 64
     """Language: tokens that the host sees at once; the same for a whole family, because the data is cut by it."""
-    train_size: Annotated[int, Range(0)] = 0
+    train_size: NonNegativeInt = 0
     """Samples of the training split that this host gets, images or blocks of text; 0 is all of them."""
     label_noise: Annotated[float, Range(0, 1)] = 0.0
     """Vision: share of the training labels that are replaced by random ones."""
@@ -53,13 +53,13 @@ class Member:
     """Samples in a step of the optimizer."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
     """SGD with Nesterov's momentum, which convolutions like, or AdamW, which transformers need."""
-    learning_rate: Annotated[float, Range(0)]
+    learning_rate: NonNegative
     """At the start of the budget; `schedule` says how it falls."""
     schedule: Schedule = "cosine"
     """How the learning rate falls over the last part of the budget: not at all, in a line or a cosine to zero, or at once to a tenth."""
     decay: Annotated[float, Range(0, 1)] = 0.4
     """The share of the budget, at its end, over which the learning rate falls. 1 decays from the start, which starves late seeds."""
-    weight_decay: Annotated[float, Range(0)] = 5e-4
+    weight_decay: NonNegative = 5e-4
     momentum: Annotated[float, Range(0, 1)] = 0.9
     """Nesterov's momentum of SGD; AdamW has none."""
     augment: bool = False

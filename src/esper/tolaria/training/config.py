@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from esper.leyline.config import Count, Range, check_ranges
+from esper.leyline.config import Count, NonNegative, Range, check_ranges
 from esper.leyline.errors import ConfigError
 from esper.leyline.reports import GateConfig, Isolation, LifecycleConfig
 from esper.tolaria.training.governor import GovernorConfig
@@ -21,7 +21,7 @@ class TrainingConfig:
     """What trains the hosts: serial, one after another. Results do not depend on it."""
     isolation: Isolation = "boost"
     """How seeds in TRAINING are kept from touching the host: boost, ste, shadow or none."""
-    clip: Annotated[float, Range(0)] = 1.0
+    clip: NonNegative = 1.0
     """Largest gradient norm, for the host and for each seed apart."""
     precision: Precision = "fp32"
     """bf16 computes under autocast; weights stay float32."""

@@ -22,7 +22,7 @@ Counts = tuple[int, int]
 
 
 def per_sample(
-    known: dict[Hashable, Counts], model: Growable, architecture: Hashable, samples: int, run: Callable[[], Tensor], *, backward: bool
+    known: dict[Hashable, Counts], model: Growable, architecture: Hashable, samples: int, run: Callable[[], Tensor], backward: bool
 ) -> Counts:
     """Operations of the forward and of the backward pass for one sample, with every slot in the form it has now.
 

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from esper.leyline.config import Range, check_ranges
+from esper.leyline.config import NonNegative, Range, check_ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class GovernorConfig:
     """Healthy losses that mean and sigma are taken over."""
     warmup: Annotated[int, Range(1)] = 10
     """Losses that must be known before divergence and collapse are judged; NaN and infinity always are."""
-    sigmas: Annotated[float, Range(0)] = 6.0
+    sigmas: NonNegative = 6.0
     factor: Annotated[float, Range(1)] = 3.0
     """A diverging loss is also above this multiple of the mean."""
     patience: Annotated[int, Range(1)] = 3

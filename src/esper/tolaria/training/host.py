@@ -298,8 +298,7 @@ class Host:
 
     def _per_sample(self, x: Tensor, y: Tensor, *, backward: bool = False) -> tuple[int, int]:
         """Operations of the forward and of the backward pass for one sample, counted on these."""
-        known, run = self.task.counted, lambda: self.task.loss(self.model(x), y)
-        return per_sample(known, self.model, self.architecture, len(x), run, backward=backward)
+        return per_sample(self.task.counted, self.model, self.architecture, len(x), lambda: self.task.loss(self.model(x), y), backward)
 
     # Saving
 
