@@ -18,13 +18,15 @@ from esper.leyline.events import Event, RolledBack, StageChanged
 from esper.leyline.reports import EpochReport
 from esper.leyline.stages import LIVE, Stage
 from esper.tolaria.data import Data, Split, epoch_order, stream_seed
+from esper.tolaria.data.streams import draws
 from esper.tolaria.tasks import Member, Task
+from esper.tolaria.tasks.registry import augment_stream
 from esper.tolaria.training.attribution import Configuration
 from esper.tolaria.training.config import TrainingConfig
 from esper.tolaria.training.flops import per_sample
 from esper.tolaria.training.governor import Governor
 from esper.tolaria.training.snapshot import Snapshot
-from esper.tolaria.training.validation import Array, Evaluated, Score, evaluate, measured, wanted_of
+from esper.tolaria.training.validation import Array, Evaluated, Score, Scores, evaluate, measured, wanted_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,8 +35,10 @@ class EpochPlan:
 
     epoch: int
     """Epochs done before it, which augmentation and every random stream go by."""
-    batches: list[Tensor]
-    """Positions in the training split, on its device, in the order of the epoch."""
+    order: Tensor
+    """Positions in the training split, int64, on the CPU."""
+    sizes: tuple[int, ...]
+    """Of the batches that it is cut into."""
     flops: dict[str, int]
     """Operations that training takes: forward, backward."""
 
@@ -77,8 +81,9 @@ class Host:
         """Begin the next epoch: it counts from here on, and its learning rate is set."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.member.rate_at(self.epoch)
-        order = epoch_order(len(self.split), stream_seed("host", self.seed), self.epoch).to(self.split.x.device)
-        plan = EpochPlan(epoch=self.epoch, batches=_batches(order, self.member.batch), flops=self._count_training())
+        order = epoch_order(len(self.split), stream_seed("host", self.seed), self.epoch)
+        sizes = batch_sizes(len(order), self.member.batch)
+        plan = EpochPlan(epoch=self.epoch, order=order, sizes=sizes, flops=self._count_training())
         self.epoch += 1
         return plan
 
@@ -88,8 +93,8 @@ class Host:
         model.train()
         loss_sum, correct = torch.zeros((), device=device), torch.zeros((), device=device)
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            _seed(device, stream_seed("dropout", self.seed, plan.epoch))
-            for index in plan.batches:
+            _seed(device, self.dropout_stream(plan.epoch))
+            for index in plan.order.to(device).split(plan.sizes):
                 x, y = self.batch(index, plan.epoch)
                 self.optimizer.zero_grad(set_to_none=True)
                 logits, loss = self._forward(x, y)
@@ -114,25 +119,23 @@ class Host:
     def _evaluate(self, split: Split, wanted: list[Configuration], run: Any, reference: list[Tensor]) -> Evaluated:
         return evaluate(self.model, run, self.task, split, self.config.eval_batch, wanted, reference)
 
-    def conclude(self, plan: EpochPlan, evaluated: Evaluated, sums: Array, *values: Array, figures: Sequence[float]) -> EpochReport:
+    def conclude(self, plan: EpochPlan, sums: Array, scores: Scores, figures: Sequence[float]) -> EpochReport:
         """The end of an epoch: the governor judges, and the report says how it went.
 
-        sums: what `train` returned. values: what `evaluated` holds. figures: the model's. All have been read from the device, together, by
-        whoever trained.
+        sums: what `train` returned. scores: on val. figures: the model's. All have been read from the device, together, by whoever
+        trained.
         """
-        self.steps += len(plan.batches)
+        self.steps += len(plan.sizes)
         train_loss = float(sums[0]) / len(self.split)
-        scores, per_class = evaluated.scores(*values)
-        now = scores[evaluated.wanted[0]]
-        flops = {**plan.flops, **self._count_validation(evaluated.wanted)}
+        now = next(iter(scores.by.values()))
+        flops = {**plan.flops, **self._count_validation(list(scores.by))}
         anomaly = self.governor.judge(train_loss, now.loss, now.accuracy)
         known: Sequence[float] | None = figures
         if anomaly:
             self.roll_back(anomaly)
             known = None
-            evaluated = self.evaluate()
-            scores, per_class = evaluated.read()
-            flops.update({part: flops[part] + spent for part, spent in self._count_validation(evaluated.wanted).items()})
+            scores = self.evaluate().read()
+            flops.update({part: flops[part] + spent for part, spent in self._count_validation(list(scores.by)).items()})
         else:
             if self._drop_broken_seeds(figures):
                 known = None
@@ -140,7 +143,7 @@ class Host:
                 self.snapshot = self._snapshot()
         for part, spent in flops.items():
             self.flops[part] += spent
-        found = measured(self.model, scores, known)
+        found = measured(self.model, scores.by, known)
         return EpochReport(
             **found,
             epoch=self.epoch,
@@ -149,7 +152,7 @@ class Host:
             classes=self.data.classes,
             train_loss=train_loss,
             train_accuracy=100.0 * float(sums[1]) / self.split.y.numel(),
-            per_class=per_class,
+            per_class=scores.per_class,
             learning_rate=self.member.rate_at(plan.epoch),
             initial_learning_rate=self.member.learning_rate,
             start_parameters=self.start_parameters,
@@ -159,6 +162,10 @@ class Host:
             rollbacks=self.rollbacks,
             anomaly=anomaly,
         )
+
+    def dropout_stream(self, epoch: int) -> int:
+        """The seed of what the forward pass draws in an epoch."""
+        return stream_seed("dropout", self.seed, epoch)
 
     def _forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and loss of a batch, compiled and in the precision that the config asks for."""
@@ -170,7 +177,7 @@ class Host:
         """The samples at these positions of the training split, augmented as that epoch says."""
         x, y = self.split.x[index], self.split.y[index]
         if self.member.augment:
-            x = self.task.augment(x, self.member, stream_seed("host", self.seed), epoch, index)
+            x = self.task.augment(x, draws(index, *augment_stream(self.seed, epoch)))
         if self.config.channels_last and x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         return x, y
@@ -188,24 +195,29 @@ class Host:
         """
         if not self._recalibrates():
             return []
-        chosen = epoch_order(len(self.split), stream_seed("reference", self.seed), 0)[: samples or self.config.recalibrate]
-        return [self.batch(index, self.epoch)[0] for index in _batches(chosen.to(self.split.x.device), self.config.eval_batch)]
+        chosen = self.reference_positions(samples or self.config.recalibrate).to(self.split.x.device)
+        return [self.batch(index, self.epoch)[0] for index in chosen.split(batch_sizes(len(chosen), self.config.eval_batch))]
+
+    def reference_positions(self, samples: int) -> Tensor:
+        """Where these inputs are in the training split, int64, on the CPU: so many, or all that there are."""
+        return epoch_order(len(self.split), stream_seed("reference", self.seed), 0)[:samples]
 
     def _recalibrates(self) -> bool:
         return bool(self.config.recalibrate and self.model.learning_norms())
 
-    def _harvest_reference(self) -> list[Tensor]:
-        return self.reference(max(HARVEST_SAMPLES, self.config.recalibrate))
+    @property
+    def harvest_samples(self) -> int:
+        """Training samples that the statistics of batch norms are made from in what is harvested."""
+        return max(HARVEST_SAMPLES, self.config.recalibrate)
 
     def score(self, split: Split) -> Score:
         """The network as it would be harvested now, host and fossils, on a split. In full precision, as a plain network runs."""
         fossils = frozenset(self.model.at(Stage.FOSSILIZED))
-        scores, _ = self._evaluate(split, [fossils], self.model, self._harvest_reference()).read()
-        return scores[fossils]
+        return self._evaluate(split, [fossils], self.model, self.reference(self.harvest_samples)).read().by[fossils]
 
     def _harvest_norms(self) -> dict[str, Tensor]:
         """Statistics of the batch norms of what would be harvested now, by name, so that it can be exported without the data."""
-        reference = self._harvest_reference()
+        reference = self.reference(self.harvest_samples)
         if not reference:
             return {}
         norms = set(self.model.learning_norms())
@@ -341,12 +353,12 @@ def _optimizer(model: Growable, member: Member) -> torch.optim.Optimizer:
             return torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0, weight_decay=decay, foreach=True)
 
 
-def _batches(order: Tensor, size: int) -> list[Tensor]:
-    """The order cut into batches. A last one of a single sample joins the one before: a batch norm over vectors needs two."""
-    batches = list(order.split(size))
-    if len(batches) > 1 and len(batches[-1]) == 1:
-        batches[-2:] = [torch.cat(batches[-2:])]
-    return batches
+def batch_sizes(samples: int, size: int) -> tuple[int, ...]:
+    """So many samples cut into batches. A last one of a single sample joins the one before: a batch norm over vectors needs two."""
+    full, rest = divmod(samples, size)
+    if rest == 1 and full:
+        return (size,) * (full - 1) + (size + 1,)
+    return (size,) * full + ((rest,) if rest else ())
 
 
 def _compiled(model: Growable, backend: str) -> Callable[[Tensor], Any]:

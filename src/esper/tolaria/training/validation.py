@@ -67,7 +67,7 @@ def _standard_error(shares: NDArray[np.floating], targets: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Evaluated:
-    """Configurations on a split, as sums on its device not yet waited for: `read_all` fetches them, `scores` tells what they mean."""
+    """Configurations on a split, as sums on the device not yet waited for: `read_all` fetches them, `scores` tells what they mean."""
 
     wanted: tuple[Configuration, ...]
     """K configurations, the network as it is first."""
@@ -84,24 +84,38 @@ class Evaluated:
         """What has to be read, in the order in which `scores` takes it."""
         return self.losses, self.hits, self.by_class
 
-    def scores(self, losses: Array, hits: Array, by_class: Array) -> tuple[dict[Configuration, Score], tuple[float, ...]]:
-        """The score of each configuration, and the accuracy by class of the first."""
+    def scores(self, losses: Array, hits: Array, by_class: Array) -> Scores:
+        """What these mean, once they have been read."""
+        return Scores.of(self.wanted, losses, hits, by_class, self.targets)
+
+    def read(self) -> Scores:
+        """The scores, for a caller that has nothing else to wait for."""
+        return self.scores(*read_all(self.tensors()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """Configurations of a host on a split."""
+
+    by: dict[Configuration, Score]
+    """The network as it is first."""
+    per_class: tuple[float, ...]
+    """The accuracy by class of the first."""
+
+    @classmethod
+    def of(cls, wanted: Sequence[Configuration], losses: Array, hits: Array, by_class: Array, targets: int) -> Scores:
+        """From the fields of `Evaluated` as they were read, whoever evaluated."""
         samples = hits.shape[1]
         scores = {
             on: Score(
                 loss=float(total) / samples,
-                accuracy=100.0 * float(row.sum(dtype=np.float64)) / (samples * self.targets),
-                hits=row / self.targets,
-                targets=self.targets,
+                accuracy=100.0 * float(row.sum(dtype=np.float64)) / (samples * targets),
+                hits=row / targets,
+                targets=targets,
             )
-            for on, total, row in zip(self.wanted, losses, hits, strict=True)
+            for on, total, row in zip(wanted, losses, hits, strict=True)
         }
-        shares = 100.0 * by_class[0] / by_class[1].clip(min=1)
-        return scores, tuple(shares.tolist())
-
-    def read(self) -> tuple[dict[Configuration, Score], tuple[float, ...]]:
-        """The scores, for a caller that has nothing else to wait for."""
-        return self.scores(*read_all(self.tensors()))
+        return cls(scores, tuple((100.0 * by_class[0] / by_class[1].clip(min=1)).tolist()))
 
 
 def read_all(tensors: Sequence[Tensor]) -> list[Array]:
