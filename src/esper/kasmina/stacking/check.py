@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from esper.kasmina.stacking.errors import Unstackable
 from esper.kasmina.stacking.rows import Rows
+from esper.kasmina.stacking.rows import stacked as stacked_rows
 from esper.kasmina.stacking.stacked import StackedModule, Streams
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
@@ -38,14 +39,14 @@ def check_stackable(module: nn.Module, x: Tensor, kept: Collection[str] = ()) ->
     inputs = [x[0::2], x[1::2]]
     try:
         stacked = StackedModule(module, kept)
-        rows = Rows([copy.deepcopy(each) for each in modules])
+        rows = stacked_rows([copy.deepcopy(each) for each in modules])
         unused: frozenset[str] = frozenset()
         devices = [x.device] if x.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             for training in (True, False):
                 alone = [_Trial(each, training, x, seed) for seed, (each, x) in enumerate(zip(modules, inputs, strict=True))]
                 stacked.module.train(training)
-                values = rows.values(0, 2)
+                values = rows.values()
                 stacked.bind(values, 2, Streams([0, 1], x.device), [0, 1])
                 together = _Trial(stacked.module, training, x, None, [values[name] for name in rows.names])
                 _compare(alone, together, x)

@@ -2,18 +2,21 @@
 
 However differently the hosts grow, they stay together: at a slot, the rows of hosts that have a seed of the same blueprint are taken out
 of the batch, run through these seeds at once, and put back, each in the form that its own slot has.
+
+Everything is a row of some storage, and which rows take part is written in tensors, so that a captured step serves for as long as the
+storage has room. Room that is not used belongs to a host that does not exist, the last row: whatever is computed there reaches no other.
 """
 
 from __future__ import annotations
 
 import copy
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
@@ -29,6 +32,22 @@ from esper.leyline.actions import Style
 from esper.leyline.stages import BLENDED, OCCUPIED, Stage
 
 Configuration = frozenset[str]
+
+Room = Callable[[int, int], int]
+"""How many rows to have for so many that are needed, and so many that there are."""
+
+
+def exact(needed: int, there: int) -> int:
+    """As many as are needed."""
+    return needed
+
+
+def spare(needed: int, there: int) -> int:
+    """What there is while it is enough, else some more than needed, so that it stays enough for a while."""
+    if needed <= there:
+        return there
+    step = 1 << max(0, needed.bit_length() - 3)
+    return -(-needed // step) * step
 
 
 class Kind(Enum):
@@ -75,78 +94,8 @@ class Seeds:
 
     module: StackedModule
     rows: Rows
-    hosts: list[int]
-    """Of each row its host, in ascending order."""
-    row_of: dict[int, int]
-
-    def between(self, start: int, end: int) -> tuple[int, int]:
-        """The rows whose hosts are in a range."""
-        return bisect_left(self.hosts, start), bisect_left(self.hosts, end)
-
-
-@dataclass(slots=True, eq=False)
-class Learning:
-    """Rows that learn in a view: their values are leaves, which a gradient can be taken for."""
-
-    rows: Rows
-    start: int
-    end: int
-    values: dict[str, Tensor]
-    hosts: Tensor
-    """int64 (end - start,): of each, the place of its host in the range that trains."""
-    slot: str | None = None
-    """None for the hosts themselves."""
-    gate: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Bound:
-    """Like seeds as a view runs them."""
-
-    module: StackedModule
-    values: dict[str, Tensor]
-    places: list[int]
-    positions: Tensor
-    isolated: Tensor | None
-    """bool (n,): rows whose features are cut off from the gradient; None for none of them."""
-
-
-@dataclass(slots=True, eq=False)
-class _Gates:
-    """The gates of some rows, from several stacks: those that learn and those that do not."""
-
-    module: StackedModule
-    parts: list[dict[str, Tensor]]
-    back: Tensor
-    """Where each row's gate is among those of the parts, one after another."""
-    places: list[int]
-
-    def values(self) -> dict[str, Tensor]:
-        """Tensors of the gates in the order of the rows."""
-        if len(self.parts) == 1:
-            return self.parts[0]
-        return {name: torch.cat([part[name] for part in self.parts]).index_select(0, self.back) for name in self.parts[0]}
-
-
-@dataclass(slots=True, eq=False)
-class _Group:
-    """Rows of a slot that do the same with their seeds' outputs."""
-
-    kind: Kind
-    among: Tensor
-    """Where they are among all rows that have a seed here."""
-    alpha: Tensor
-    gate: _Gates | None
-
-
-@dataclass(slots=True, eq=False)
-class _SlotView:
-    """What happens at one slot of a view."""
-
-    seeds: list[_Bound] = field(default_factory=list)
-    groups: list[_Group] = field(default_factory=list)
-    positions: Tensor | None = None
-    """Rows of the batch in the order of `groups`."""
+    row_of: dict[int, int] = field(default_factory=dict)
+    """By host."""
 
 
 class StackedGrowables:
@@ -154,109 +103,165 @@ class StackedGrowables:
 
     The storage is here; each model's tensors are views of it. `sync` takes in what has happened to the models since the last time.
 
-    checked: what `check_stackable` found for this architecture.
+    like: a model of the architecture. checked: what `check_stackable` found for it. rows: for models; with spare room the last one stays
+    empty. room: how the seeds' rows are dealt out.
     """
 
-    def __init__(self, models: Sequence[Growable], optimizers: Sequence[optim.Optimizer], checked: Checked) -> None:
-        self.models, self.optimizers = list(models), list(optimizers)
-        first = self.models[0]
-        self.device = first.host_meter.sums.device
-        self.isolation = next(iter(first.slots.values())).isolation
-        self.host = StackedModule(bare_host(first), [slot.place.path for slot in first.slots.values()])
-        self.rows = Rows([model.host for model in models], optimizers, checked.unused)
-        self.meters = Rows([model.host_meter for model in models])
-        self.slot_meters = {id: Rows([model.slots[id].meter for model in models]) for id in first.slots}
+    def __init__(self, like: Growable, optimizer: optim.Optimizer, checked: Checked, rows: int, room: Room) -> None:
+        self.room = room
+        self.device = like.host_meter.sums.device
+        self.slots = {id: slot.place for id, slot in like.slots.items()}
+        first = next(iter(like.slots.values()))
+        self.isolation, self.dtype = first.isolation, first.alpha.dtype
+        self.host = StackedModule(bare_host(like), [place.path for place in self.slots.values()])
+        self.rows = Rows(bare_host(like), rows, optimizer, checked.unused)
+        self.meters = Rows(like.host_meter, rows)
+        self.slot_meters = {id: Rows(like.host_meter, rows) for id in like.slots}
+        self.models: list[Growable | None] = [None] * rows
         self.seeds: dict[SeedKey, Seeds] = {}
-        self._seed_checks: dict[str, Checked] = {}
+        self._seed_checks: dict[tuple[str, str], Checked] = {}
         self._modules: dict[tuple[str, str], StackedModule] = {}
         self._view: View | None = None
-        self._frozen: frozenset[str] | None = None
+        self._frozen: frozenset[str] = frozenset()
         self.network = _Network(self.host.module)
         """The stacked hosts and seeds, in one module, for their modes."""
-        for id, slot in first.slots.items():
-            self.host.module.get_submodule(slot.place.path).register_forward_hook(partial(self._hook, id))
+        for id, place in self.slots.items():
+            self.host.module.get_submodule(place.path).register_forward_hook(partial(self._hook, id))
+
+    @property
+    def idle(self) -> int:
+        """The row of the host that does not exist."""
+        return len(self.rows) - 1
+
+    # Who is here
+
+    def join(self, row: int, model: Growable, optimizer: optim.Optimizer) -> None:
+        """Take a model into a row."""
+        self.rows.put(row, model.host, optimizer)
+        self.meters.put(row, model.host_meter)
+        for id, meters in self.slot_meters.items():
+            meters.put(row, model.slots[id].meter)
+        model.note_frozen(self._frozen)
+        self.models[row] = model
+
+    def leave(self, row: int, *, needed: bool = True) -> None:
+        """Let a model go; with tensors of its own if somebody still needs it."""
+        for seeds in self.seeds.values():
+            if row in seeds.row_of:
+                (seeds.rows.take_out if needed else seeds.rows.forget)(seeds.row_of.pop(row))
+        for rows in (self.rows, self.meters, *self.slot_meters.values()):
+            (rows.take_out if needed else rows.forget)(row)
+        self.models[row] = None
 
     def sync(self) -> None:
         """Take in seeds that have come, gone or moved on, and tensors that were put in the place of others."""
-        wanted: dict[SeedKey, list[int]] = {}
+        wanted: dict[SeedKey, dict[int, nn.Module]] = {key: {} for key in self.seeds}
         for row, model in enumerate(self.models):
+            if model is None:
+                continue
             for id, slot in model.slots.items():
                 stage = slot.state.stage
                 if stage in OCCUPIED and stage is not Stage.GERMINATED:
+                    assert slot.seed is not None
                     role = Role.ALONE if stage is Stage.TRAINING and self.isolation == "shadow" else Role.LEARNS
-                    wanted.setdefault(SeedKey(id, slot.state.blueprint, role), []).append(row)
+                    wanted.setdefault(SeedKey(id, slot.state.blueprint, role), {})[row] = slot.seed
                     if slot.gating is not None:
                         role = role if stage in BLENDED or role is Role.ALONE else Role.IDLE
-                        wanted.setdefault(SeedKey(id, "", role), []).append(row)
-        for rows in (self.rows, self.meters, *self.slot_meters.values()):
-            rows.adopt()
-        before, self.seeds = self.seeds, {}
-        for key, hosts in wanted.items():
-            modules = [self._module_of(row, key) for row in hosts]
-            known = before.get(key)
-            if known is not None and known.rows.holds(modules):
-                known.rows.adopt()
-                known.hosts, known.row_of = hosts, {host: row for row, host in enumerate(hosts)}
-                self.seeds[key] = known
-            else:
-                self.seeds[key] = self._stack(key, modules, hosts)
-
-    def release(self) -> None:
-        """Give every model tensors of its own again."""
+                        wanted.setdefault(SeedKey(id, "", role), {})[row] = slot.gating
         for rows in (self.rows, self.meters, *self.slot_meters.values(), *(seeds.rows for seeds in self.seeds.values())):
-            rows.release()
+            rows.adopt()
+        for key, modules in wanted.items():
+            self._drop(key, modules)
+        for key, modules in wanted.items():
+            self._take_in(key, modules)
+        self.seeds = {key: seeds for key, seeds in self.seeds.items() if len(seeds.rows)}
+
+    def _drop(self, key: SeedKey, modules: dict[int, nn.Module]) -> None:
+        """Let seeds go that are no longer here, or are something else by now."""
+        seeds = self.seeds.get(key)
+        for host, row in list(seeds.row_of.items()) if seeds is not None else ():
+            assert seeds is not None
+            if modules.get(host) is not seeds.rows.modules[row]:
+                seeds.rows.take_out(row)
+                del seeds.row_of[host]
+
+    def _take_in(self, key: SeedKey, modules: dict[int, nn.Module]) -> None:
+        """Make room for seeds, and take in those that are new."""
+        there = self.seeds.get(key)
+        # One to spare, for the host that does not exist.
+        needed = len(modules) + (self.room is spare)
+        size = self.room(needed, len(there.rows) if there is not None else 0)
+        if there is None or len(there.rows) != size:
+            if there is not None:
+                for row in there.row_of.values():
+                    there.rows.take_out(row)
+            if not size:
+                self.seeds.pop(key, None)
+                return
+            there = self.seeds[key] = self._stack(key, next(iter(modules.values())), size)
+        free = (row for row, module in enumerate(there.rows.modules) if module is None)
+        for host, module in modules.items():
+            if host not in there.row_of:
+                row = there.row_of[host] = next(free)
+                there.rows.put(row, module, self.rows.optimizers[host])
 
     def figures(self) -> Tensor:
         """What `Growable.figures` gives for each model, a row each. Waits for no device."""
         parts = [self.meters.fixed["sums"]]
         for id, meters in self.slot_meters.items():
-            finite = torch.ones(len(self.models), device=self.device)
+            finite = torch.ones(len(self.rows), device=self.device)
             for key, seeds in self.seeds.items():
-                if key.slot == id:
+                if key.slot == id and seeds.row_of:
                     # A seed and its gate are finite together.
-                    hosts = torch.tensor(seeds.hosts, device=self.device)
-                    finite[hosts] = finite[hosts] * seeds.rows.flat.isfinite().all(1)
+                    hosts, rows = torch.tensor([list(seeds.row_of), list(seeds.row_of.values())], device=self.device)
+                    finite[hosts] = finite[hosts] * seeds.rows.flat.isfinite().all(1)[rows]
             for row, model in enumerate(self.models):
-                if model.slots[id].state.stage is Stage.GERMINATED:
+                if model is not None and model.slots[id].state.stage is Stage.GERMINATED:
                     finite[row] = model.slots[id].figures()[-1]
             parts += [meters.fixed["sums"], finite[:, None]]
         figures = torch.cat(parts, 1)
-        assert figures.shape[1] == self.meters.fixed["sums"].shape[1] + FIGURES * len(self.slot_meters)
+        assert figures.shape[1] == self.meters.fixed["sums"].shape[1] + FIGURES * len(self.slots)
         return figures
 
     # Views: which rows run, in which form
 
-    def training(self, start: int, end: int, streams: Streams | None = None) -> View:
-        """The models in a range as they train."""
-        forms = [{id: part for id, slot in model.slots.items() if (part := _part(slot, slot.form))} for model in self.models[start:end]]
-        view = View(self, list(range(start, end)), forms, streams)
-        view.learn(start, end)
-        return view
+    def training(self, before: View | None) -> View:
+        """All models as they train."""
+        forms = [{} if model is None else _parts(model, {id: slot.form for id, slot in model.slots.items()}) for model in self.models]
+        return self._fitted(before, list(range(len(self.rows))), forms, Role.LEARNS)
 
-    def shadows(self, start: int, end: int, streams: Streams | None = None) -> View | None:
-        """Those models in a range that have seeds in TRAINING, with these at their target alpha; only they learn. None if there are none."""
-        hosts = [row for row in range(start, end) if self.models[row].at(Stage.TRAINING)]
-        if self.isolation != "shadow" or not hosts:
+    def shadows(self, before: View | None) -> View | None:
+        """Those models that have seeds in TRAINING, with these at their target alpha; only they learn. None if there are none."""
+        if self.isolation != "shadow":
             return None
-        forms = []
-        for row in hosts:
-            slots = self.models[row].slots
-            shown = {id: Form.TRIAL if slot.state.stage is Stage.TRAINING else slot.form for id, slot in slots.items()}
-            forms.append({id: part for id, form in shown.items() if (part := _part(slots[id], form))})
-        view = View(self, hosts, forms, streams)
-        view.learn_alone(start, end)
-        return view
+        hosts, forms = [], []
+        for row, model in enumerate(self.models):
+            if model is not None and model.at(Stage.TRAINING):
+                shown = {id: Form.TRIAL if slot.state.stage is Stage.TRAINING else slot.form for id, slot in model.slots.items()}
+                hosts.append(row)
+                forms.append(_parts(model, shown))
+        return self._fitted(before, hosts, forms, Role.ALONE) if hosts else None
 
-    def showing(self, pairs: Sequence[tuple[int, Configuration]]) -> View:
+    def showing(self, pairs: Sequence[tuple[int, Configuration]], before: View | None) -> View:
         """Models with exactly some slots switched on, for a measurement; a model can be there several times. On copies of the tensors."""
         forms = []
         for row, on in pairs:
-            slots = self.models[row].slots
-            shown = {id: Form.TRIAL if slots[id].state.stage is Stage.TRAINING else slots[id].form for id in on}
-            forms.append({id: part for id, form in shown.items() if (part := _part(slots[id], form))})
-        view = View(self, [row for row, _ in pairs], forms, None)
-        view.copy()
+            model = self.models[row]
+            assert model is not None
+            slots = model.slots
+            forms.append(_parts(model, {id: Form.TRIAL if slots[id].state.stage is Stage.TRAINING else slots[id].form for id in on}))
+        return self._fitted(before, [row for row, _ in pairs], forms, None)
+
+    def _fitted(self, before: View | None, hosts: list[int], forms: list[dict[str, Part]], learns: Role | None) -> View:
+        """The view of before if it has room for what runs now, else a new one; filled in either case."""
+        needs = _needs(self, hosts, forms, learns)
+        there = before.needs if before is not None else _Needs()
+        size = needs.fitted(there, self)
+        view = before if before is not None and before.fits(size) else View(self, size, learns)
+        view.fill(hosts, forms)
         return view
+
+    # Batch norms
 
     def note_frozen(self) -> None:
         """Tell the models which batch norms their hosts keep in eval mode, now that the network is in train mode."""
@@ -265,200 +270,344 @@ class StackedGrowables:
         if frozen != self._frozen:
             self._frozen = frozen
             for model in self.models:
-                model.note_frozen(frozen)
+                if model is not None:
+                    model.note_frozen(frozen)
 
     def learning_norms(self) -> list[Norm]:
         """The stacked batch norms that follow the training, as `Growable.learning_norms` says of each model."""
-        learning = set(self.models[0].learning_norms())
-        frozen = {path for path, module in self.models[0].host.named_modules() if isinstance(module, Norm) and module not in learning}
-        kept = {self.host.module.get_submodule(path) for path in frozen}
-        return [norm for norm in tracked_norms(self.network) if norm not in kept]
+        frozen = {self.host.module.get_submodule(path) for path in self._frozen}
+        return [norm for norm in tracked_norms(self.network) if norm not in frozen]
 
     # Inside
 
     def _hook(self, id: str, module: nn.Module, args: Any, output: Any) -> Any:
         assert self._view is not None
-        view = self._view.slots.get(id)
-        if view is None:
+        at = self._view.slots.get(id)
+        if at is None:
             return None
         if isinstance(output, Tensor):
-            return self._view.blend(view, output)
-        items = (self._view.blend(view, output[0]), *output[1:])
+            return self._view.blend(at, output)
+        items = (self._view.blend(at, output[0]), *output[1:])
         return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
 
-    def _module_of(self, row: int, key: SeedKey) -> nn.Module:
-        slot = self.models[row].slots[key.slot]
-        module = slot.seed if key.blueprint else slot.gating
-        assert module is not None
-        return module
-
-    def _stack(self, key: SeedKey, modules: list[nn.Module], hosts: list[int]) -> Seeds:
+    def _stack(self, key: SeedKey, like: nn.Module, rows: int) -> Seeds:
         name = (key.slot, key.blueprint)
         if name not in self._modules:
-            self._modules[name] = StackedModule(modules[0])
+            self._seed_checks[name] = self._check_seed(key, like)
+            self._modules[name] = StackedModule(like)
             self.network.parts.append(self._modules[name].module)
-        checked = self._check_seed(key, modules[0])
-        rows = Rows(modules, [self.optimizers[host] for host in hosts], checked.unused)
-        return Seeds(self._modules[name], rows, hosts, {host: row for row, host in enumerate(hosts)})
+            self.network.parts[-1].train(self.network.training)
+        optimizer = next(each for each in self.rows.optimizers if each is not None)
+        return Seeds(self._modules[name], Rows(like, rows, optimizer, self._seed_checks[name].unused))
 
     def _check_seed(self, key: SeedKey, module: nn.Module) -> Checked:
-        known = f"{key.slot}/{key.blueprint}"
-        if known not in self._seed_checks:
-            slot = self.models[0].slots[key.slot]
-            shape = slot.place.example_shape[1:]
-            features = torch.randn(6, *shape, generator=torch.Generator().manual_seed(0)).to(slot.alpha)
-            try:
-                self._seed_checks[known] = check_stackable(module, features)
-            except Unstackable as error:
-                raise UnstackableSeed(key.slot, key.blueprint, str(error)) from error
-        return self._seed_checks[known]
+        shape = self.slots[key.slot].example_shape[1:]
+        features = torch.randn(6, *shape, generator=torch.Generator().manual_seed(0)).to(device=self.device, dtype=self.dtype)
+        try:
+            return check_stackable(module, features)
+        except Unstackable as error:
+            raise UnstackableSeed(key.slot, key.blueprint, str(error)) from error
+
+
+# What runs
+
+
+@dataclass(slots=True, eq=False)
+class _Needs:
+    """Room that a view needs, or has: rows, seeds by key, and rows of each kind by slot."""
+
+    rows: int = 0
+    seeds: dict[SeedKey, int] = field(default_factory=dict)
+    kinds: dict[tuple[str, Kind], int] = field(default_factory=dict)
+    storage: tuple[Rows, ...] = ()
+    """What it is filled from: another storage is another view."""
+
+    def fitted(self, there: _Needs, stack: StackedGrowables) -> _Needs:
+        """What to make room for, given what there is room for."""
+        room = stack.room
+
+        def grown(mine: dict[Any, int], before: dict[Any, int]) -> dict[Any, int]:
+            sizes = {key: room(mine.get(key, 0), before.get(key, 0)) for key in {**before, **mine}}
+            return {key: size for key, size in sizes.items() if size}
+
+        seeds = {key: size for key, size in grown(self.seeds, there.seeds).items() if key in stack.seeds}
+        return _Needs(room(self.rows, there.rows), seeds, grown(self.kinds, there.kinds), self.storage)
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, _Needs)
+        mine, its = (self.rows, self.seeds, self.kinds), (other.rows, other.seeds, other.kinds)
+        return mine == its and len(self.storage) == len(other.storage) and all(a is b for a, b in zip(self.storage, other.storage, strict=True))
+
+
+def _needs(stack: StackedGrowables, hosts: list[int], forms: list[dict[str, Part]], learns: Role | None) -> _Needs:
+    found = _Needs(len(hosts))
+    if learns is not Role.LEARNS and stack.room is spare:
+        found.rows += 1  # for the host that does not exist
+    for key, seeds in stack.seeds.items():
+        if key.role is learns:
+            found.seeds[key] = len(seeds.rows)
+        else:
+            gated = not key.blueprint
+            count = sum(1 for host, parts in zip(hosts, forms, strict=True) if host in seeds.row_of and _uses(parts, key.slot, gated))
+            if count:
+                found.seeds[key] = count + (stack.room is spare)
+    for parts in forms:
+        for id, part in parts.items():
+            found.kinds[id, part.kind] = found.kinds.get((id, part.kind), 0) + 1
+    found.storage = (stack.rows, *(seeds.rows for seeds in stack.seeds.values()))
+    return found
+
+
+def _uses(parts: dict[str, Part], slot: str, gated: bool) -> bool:
+    return slot in parts and (not gated or parts[slot].kind is Kind.GATED)
+
+
+class _Packed:
+    """Tensors of one type that are written together, in one copy to the device."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self.dtype, self.device = dtype, device
+        self._sizes: list[int] = []
+        self.made: Tensor | None = None
+
+    def add(self, size: int) -> int:
+        """Room for one more tensor; returns its number."""
+        self._sizes.append(size)
+        return len(self._sizes) - 1
+
+    def make(self) -> list[Tensor]:
+        """All of them."""
+        self.made = torch.zeros(sum(self._sizes), dtype=self.dtype, device=self.device)
+        self._staged = torch.zeros(sum(self._sizes), dtype=self.dtype)
+        self.staged = [part.numpy() for part in self._staged.split(self._sizes)]
+        return list(self.made.split(self._sizes))
+
+    def write(self) -> None:
+        """Copy what was staged to the device."""
+        assert self.made is not None
+        self.made.copy_(self._staged.clone(), non_blocking=True)
+
+
+@dataclass(slots=True, eq=False)
+class Learning:
+    """Rows that learn in a view: their values are leaves, which a gradient can be taken for."""
+
+    rows: Rows
+    values: dict[str, Tensor]
+    hosts: Tensor
+    """int64 (rows,): of each, its host."""
+    slot: str | None = None
+    """None for the hosts themselves."""
+    gate: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Bound:
+    """Like seeds, or gates, as a view runs them: the storage itself, or copies of some rows."""
+
+    key: SeedKey
+    module: StackedModule
+    rows: Rows
+    values: dict[str, Tensor]
+    which: Tensor | None
+    """int64 (n,): the rows that are copied; None for all of the storage."""
+    positions: Tensor
+    """int64 (n,): of each, the row of the batch that runs through it."""
+    isolated: Tensor
+    """bool (n,): rows whose features are cut off from the gradient."""
+    cut: bool
+    """Whether there can be such rows."""
+    places: list[int] = field(default_factory=list)
+
+    def copy(self) -> None:
+        """Copy what is a copy again."""
+        if self.which is not None:
+            self.values.update(self.rows.copies(self.which))
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Rows of a slot that do the same with their seeds' outputs."""
+
+    kind: Kind
+    among: Tensor
+    """int64 (n,): where they are among all rows that have a seed here."""
+    alpha: Tensor
+    gates: list[_Bound]
+    back: Tensor
+    """int64 (n,): of each, where its gate is among those of `gates`, one after another."""
+
+
+@dataclass(slots=True, eq=False)
+class _AtSlot:
+    """What happens at one slot of a view."""
+
+    seeds: list[_Bound]
+    groups: list[_Group]
+    positions: Tensor
+    """int64: rows of the batch in the order of `groups`."""
 
 
 class View:
-    """Some models, or copies of them, in certain forms, ready to run. `slots` says what happens at each slot that has a seed here."""
+    """Some models, or copies of them, in certain forms, ready to run: the storage itself where something learns, else copies.
 
-    def __init__(self, stack: StackedGrowables, hosts: list[int], forms: list[dict[str, Part]], streams: Streams | None) -> None:
-        self.stack, self.hosts, self.forms, self.streams = stack, hosts, forms, streams
+    What takes part is written into tensors by `fill`, so that one view serves many epochs, and a captured step as long as the view.
+    """
+
+    def __init__(self, stack: StackedGrowables, needs: _Needs, learns: Role | None) -> None:
+        self.stack, self.needs, self.learns = stack, needs, learns
+        self.hosts: list[int] = []
+        """Of each row its host."""
+        self.streams: Streams | None = None
         self.learning: list[Learning] = []
-        self.slots: dict[str, _SlotView] = {}
-        self.values: dict[str, Tensor] = {}
-        self._copied: list[tuple[Rows, Tensor, dict[str, Tensor]]] = []
+        self._ints, self._bools = _Packed(torch.int64, stack.device), _Packed(torch.bool, stack.device)
+        self._floats = _Packed(stack.dtype, stack.device)
+        self._build()
 
     def __len__(self) -> int:
-        return len(self.hosts)
+        return self.needs.rows
+
+    def fits(self, needs: _Needs) -> bool:
+        """Whether this is a view of that size, on the same storage."""
+        return self.needs == needs
+
+    def _build(self) -> None:
+        stack, needs = self.stack, self.needs
+        every = {key: size for key, size in needs.seeds.items() if size}
+        which = self._ints.add(needs.rows)
+        owner = self._ints.add(needs.rows)
+        numbers = {key: (self._ints.add(size), self._ints.add(size), self._bools.add(size), self._ints.add(size)) for key, size in every.items()}
+        groups = {key: (self._ints.add(size), self._floats.add(size), self._ints.add(size)) for key, size in needs.kinds.items()}
+        totals = {id: sum(size for (slot, _), size in needs.kinds.items() if slot == id) for id in stack.slots}
+        positions = {id: self._ints.add(total) for id, total in totals.items() if total}
+        self._numbers, self._groups, self._positions, self._which, self._owner = numbers, groups, positions, which, owner
+        ints, bools, floats = self._ints.make(), self._bools.make(), self._floats.make()
+        self.which = ints[which]
+        self.values = stack.rows.values() if self.learns is Role.LEARNS else stack.rows.copies(self.which)
+        if self.learns is Role.LEARNS:
+            self.learning.append(Learning(stack.rows, self.values, ints[owner]))
+        self.bounds: dict[SeedKey, _Bound] = {}
+        for key, (copied, places, cut, hosts) in numbers.items():
+            seeds = stack.seeds[key]
+            leaf = key.role is self.learns
+            values = seeds.rows.values() if leaf else seeds.rows.copies(ints[copied])
+            self.bounds[key] = _Bound(
+                key=key,
+                module=seeds.module,
+                rows=seeds.rows,
+                values=values,
+                which=None if leaf else ints[copied],
+                positions=ints[places],
+                isolated=bools[cut],
+                cut=self.learns is Role.LEARNS and stack.isolation != "none" and (key.slot, Kind.ISOLATED) in needs.kinds,
+            )
+            if leaf:
+                self.learning.append(Learning(seeds.rows, values, ints[hosts], key.slot, gate=not key.blueprint))
+        self.slots: dict[str, _AtSlot] = {}
+        for id, number in positions.items():
+            mine = [(kind, groups[id, kind]) for kind in Kind if (id, kind) in groups]
+            gates = [bound for key, bound in self.bounds.items() if key.slot == id and not key.blueprint]
+            self.slots[id] = _AtSlot(
+                seeds=[bound for key, bound in self.bounds.items() if key.slot == id and key.blueprint],
+                groups=[_Group(kind, ints[a], floats[b], gates if kind is Kind.GATED else [], ints[c]) for kind, (a, b, c) in mine],
+                positions=ints[number],
+            )
+
+    def fill(self, hosts: list[int], forms: list[dict[str, Part]]) -> None:
+        """Which models run, one for each row, and what each does at its slots."""
+        idle_row, idle_host = len(self) - 1, self.stack.idle
+        self.hosts = hosts + [idle_host] * (len(self) - len(hosts))
+        for packed in (self._ints, self._bools, self._floats):
+            for part in packed.staged:
+                part.fill(0)
+        ints, bools, floats = self._ints.staged, self._bools.staged, self._floats.staged
+        ints[self._which][:] = self.hosts
+        ints[self._owner][:] = np.arange(len(self))
+        row_of = {host: row for row, host in enumerate(hosts)} if self.learns is not None else {}
+        for id, at in self.slots.items():
+            here = {row: part for row, parts in enumerate(forms) if (part := parts.get(id)) is not None}
+            among = self._fill_bounds(at.seeds, here, row_of, idle_row, idle_host)
+            gates = self._fill_bounds([bound for key, bound in self.bounds.items() if key.slot == id and not key.blueprint], here, row_of, idle_row, idle_host)
+            first = 0
+            for group in at.groups:
+                a, b, c = self._groups[id, group.kind]
+                rows = [row for row, part in here.items() if part.kind is group.kind]
+                size = self.needs.kinds[id, group.kind]
+                # Room to spare is filled with what belongs to the host that does not exist, if only its features.
+                ints[a][:] = [among[row] for row in rows] + [among.get(-1, 0)] * (size - len(rows))
+                floats[b][: len(rows)] = [here[row].alpha for row in rows]
+                if group.gates:
+                    ints[c][:] = [gates[row] for row in rows] + [gates.get(-1, 0)] * (size - len(rows))
+                ints[self._positions[id]][first : first + size] = rows + [idle_row] * (size - len(rows))
+                first += size
+        for packed in (self._ints, self._bools, self._floats):
+            packed.write()
+
+    def _fill_bounds(self, bounds: list[_Bound], here: dict[int, Part], row_of: dict[int, int], idle_row: int, idle_host: int) -> dict[int, int]:
+        """Deal the rows that do something at a slot to the seeds, or gates; where each row's is among all, and under -1 one to spare."""
+        ints, bools, among, first = self._ints.staged, self._bools.staged, {}, 0
+        for bound in bounds:
+            copied, places, cut, hosts = self._numbers[bound.key]
+            seeds, size = self.stack.seeds[bound.key], self.needs.seeds[bound.key]
+            ints[places][:], ints[hosts][:] = idle_row, idle_host
+            if bound.which is None:
+                used = {at: row_of[host] for host, at in seeds.row_of.items()}
+                for at, row in used.items():
+                    ints[hosts][at] = self.hosts[row]
+            else:
+                mine = [row for row, part in here.items() if self.hosts[row] in seeds.row_of and (bound.key.blueprint or part.kind is Kind.GATED)]
+                used = dict(enumerate(mine))
+                ints[copied][: len(mine)] = [seeds.row_of[self.hosts[row]] for row in mine]
+            spare_row = next((at for at in range(size) if at not in used), None)
+            if spare_row is not None:
+                among.setdefault(-1, first + spare_row)
+            bound.places = [idle_host] * size
+            for at, row in used.items():
+                ints[places][at] = row
+                among[row] = first + at
+                bound.places[at] = self.hosts[row]
+                bools[cut][at] = bound.cut and row in here and here[row].kind is Kind.ISOLATED
+            first += size
+        return among
 
     def run(self, x: Tensor) -> Any:
-        """The models on a batch, (samples * models, ...), samples first."""
+        """The models on a batch, (samples * rows, ...), samples first."""
         return self.bound()(x)
 
     def bound(self) -> nn.Module:
         """The stacked network, with this view's tensors in it until another view is run."""
         self.stack._view = self
-        self.stack.host.bind(self.values, len(self.hosts), self.streams, self.hosts)
+        self.stack.host.bind(self.values, len(self), self.streams, self.hosts)
         return self.stack.network
 
-    # What learns, and what is a copy
-
-    def learn(self, start: int, end: int) -> None:
-        """A range of the models, whose tensors are the storage itself; their seeds learn with them."""
-        device = self.stack.device
-        self.values = self.stack.rows.values(start, end)
-        self.learning.append(Learning(self.stack.rows, start, end, self.values, torch.arange(end - start, device=device)))
-        self._arrange(self._leaves(Role.LEARNS, start, end))
-
-    def learn_alone(self, start: int, end: int) -> None:
-        """Models of which only the seeds in TRAINING learn; everything else is a copy."""
-        self.values = self._copies(self.stack.rows, self.hosts)
-        self._arrange(self._leaves(Role.ALONE, start, end))
-
     def copy(self) -> None:
-        """Copies of everything: nothing that is computed here leaves a trace."""
-        self.values = self._copies(self.stack.rows, self.hosts)
-        self._arrange({})
-
-    def refresh(self) -> None:
         """Copy everything that is a copy again."""
-        for rows, which, values in self._copied:
-            values.update(rows.copies(which))
-
-    def _copies(self, rows: Rows, which: list[int]) -> dict[str, Tensor]:
-        chosen = torch.tensor(which, device=self.stack.device)
-        values = rows.copies(chosen)
-        self._copied.append((rows, chosen, values))
-        return values
-
-    def _leaves(self, role: Role, start: int, end: int) -> dict[SeedKey, dict[str, Tensor]]:
-        leaves = {}
-        for key, seeds in self.stack.seeds.items():
-            first, last = seeds.between(start, end)
-            if key.role is role and first < last:
-                values = seeds.rows.values(first, last)
-                hosts = torch.tensor([host - start for host in seeds.hosts[first:last]], device=self.stack.device)
-                self.learning.append(Learning(seeds.rows, first, last, values, hosts, key.slot, gate=not key.blueprint))
-                leaves[key] = values
-        return leaves
-
-    def _arrange(self, leaves: dict[SeedKey, dict[str, Tensor]]) -> None:
-        """Sort out which rows of the batch go through which seeds, and what is done with their outputs."""
-        device = self.stack.device
-        for id in self.stack.slot_meters:
-            here = {place: part for place, parts in enumerate(self.forms) if (part := parts.get(id)) is not None}
-            if not here:
-                continue
-            view, order = _SlotView(), []
-            for key, seeds in self.stack.seeds.items():
-                if key.slot != id or not key.blueprint:
-                    continue
-                places = [place for place in here if self.hosts[place] in seeds.row_of]
-                if not places:
-                    continue
-                cut = [here[place].kind is Kind.ISOLATED and self.stack.isolation != "none" for place in places]
-                view.seeds.append(
-                    _Bound(
-                        module=seeds.module,
-                        values=self._values_of(key, seeds, places, leaves),
-                        places=[self.hosts[place] for place in places],
-                        positions=torch.tensor(places, device=device),
-                        isolated=torch.tensor(cut, device=device) if any(cut) else None,
-                    )
-                )
-                order += places
-            among = {place: at for at, place in enumerate(order)}
-            positions: list[int] = []
-            for kind in Kind:
-                places = sorted(place for place in order if here[place].kind is kind)
-                if places:
-                    view.groups.append(self._group(id, kind, places, [here[place].alpha for place in places], among, leaves))
-                    positions += places
-            view.positions = torch.tensor(positions, device=device)
-            self.slots[id] = view
-
-    def _group(
-        self, id: str, kind: Kind, places: list[int], alphas: list[float], among: dict[int, int], leaves: dict[SeedKey, dict[str, Tensor]]
-    ) -> _Group:
-        device, gate = self.stack.device, None
-        if kind is Kind.GATED:
-            gate = self._gates(id, places, leaves)
-        dtype = next(iter(self.stack.models[0].slots.values())).alpha.dtype
-        return _Group(kind, torch.tensor([among[place] for place in places], device=device), torch.tensor(alphas, device=device, dtype=dtype), gate)
-
-    def _gates(self, id: str, places: list[int], leaves: dict[SeedKey, dict[str, Tensor]]) -> _Gates:
-        parts, order = [], []
-        module = None
-        for role in Role:
-            key = SeedKey(id, "", role)
-            seeds = self.stack.seeds.get(key)
-            mine = [place for place in places if seeds is not None and self.hosts[place] in seeds.row_of]
-            if seeds is not None and mine:
-                parts.append(self._values_of(key, seeds, mine, leaves))
-                order += mine
-                module = seeds.module
-        assert module is not None
-        back = torch.tensor([order.index(place) for place in places], device=self.stack.device)
-        return _Gates(module, parts, back, [self.hosts[place] for place in places])
-
-    def _values_of(self, key: SeedKey, seeds: Seeds, places: list[int], leaves: dict[SeedKey, dict[str, Tensor]]) -> dict[str, Tensor]:
-        if key in leaves:
-            return leaves[key]
-        return self._copies(seeds.rows, [seeds.row_of[self.hosts[place]] for place in places])
+        if self.learns is not Role.LEARNS:
+            self.values.update(self.stack.rows.copies(self.which))
+        for bound in self.bounds.values():
+            bound.copy()
 
     # The forward pass at a slot
 
-    def blend(self, view: _SlotView, features: Tensor) -> Tensor:
+    def blend(self, at: _AtSlot, features: Tensor) -> Tensor:
         """The features that the hosts see in place of theirs, (S * N, ...)."""
-        assert view.positions is not None
-        h = features.unflatten(0, (-1, len(self.hosts)))
+        h = features.unflatten(0, (-1, len(self)))
         taken, outputs = [], []
-        for bound in view.seeds:
+        for bound in at.seeds:
             x = h.index_select(1, bound.positions)
-            into = x if bound.isolated is None else torch.where(bound.isolated.view(-1, *[1] * (x.dim() - 2)), x.detach(), x)
-            bound.module.bind(bound.values, x.shape[1], self.streams, bound.places)
-            outputs.append(bound.module.module(into.flatten(0, 1)).view(x.shape))
+            into = torch.where(bound.isolated.view(-1, *[1] * (x.dim() - 2)), x.detach(), x) if bound.cut else x
+            outputs.append(self._run(bound, into))
             taken.append(x)
         x, s = (each[0] if len(each) == 1 else torch.cat(each, 1) for each in (taken, outputs))
-        results = [self._blended(group, x.index_select(1, group.among), s.index_select(1, group.among)) for group in view.groups]
+        results = [self._blended(group, x.index_select(1, group.among), s.index_select(1, group.among)) for group in at.groups]
         result = results[0] if len(results) == 1 else torch.cat(results, 1)
-        return h.index_copy(1, view.positions, result.to(h.dtype)).flatten(0, 1)
+        return h.index_copy(1, at.positions, result.to(h.dtype)).flatten(0, 1)
+
+    def _run(self, bound: _Bound, x: Tensor) -> Tensor:
+        """Seeds, or gates, on their rows, (S, n, ...)."""
+        bound.module.bind(bound.values, x.shape[1], self.streams, bound.places)
+        out: Tensor = bound.module.module(x.flatten(0, 1))
+        return out.unflatten(0, x.shape[:2])
 
     def _blended(self, group: _Group, h: Tensor, s: Tensor) -> Tensor:
         if group.kind is Kind.ISOLATED:
@@ -466,11 +615,19 @@ class View:
         if group.kind is Kind.FULL:
             return s
         alpha: Tensor = group.alpha.view(-1, *[1] * (h.dim() - 2))
-        if group.gate is not None:
-            module = group.gate.module
-            module.bind(group.gate.values(), h.shape[1], self.streams, group.gate.places)
-            alpha = alpha * module.module(h.flatten(0, 1)).unflatten(0, h.shape[:2])
+        if group.kind is Kind.GATED:
+            alpha = alpha * self._gate(group, h)
         return combine(Style.LINEAR_MULTIPLY if group.kind is Kind.MULTIPLY else Style.LINEAR_ADD, h, s, alpha)
+
+    def _gate(self, group: _Group, h: Tensor) -> Tensor:
+        """What the gates of these rows give, from several stacks of them: those that learn and those that do not."""
+        values = [bound.values for bound in group.gates]
+        gathered = {name: torch.cat([each[name] for each in values]).index_select(0, group.back) for name in values[0]}
+        places = [place for bound in group.gates for place in bound.places]
+        module = group.gates[0].module
+        module.bind(gathered, h.shape[1], self.streams, places)
+        out: Tensor = module.module(h.flatten(0, 1))
+        return out.unflatten(0, h.shape[:2])
 
 
 class _Network(nn.Module):
@@ -485,8 +642,12 @@ class _Network(nn.Module):
         return self.host(x)
 
 
+def _parts(model: Growable, forms: dict[str, Form]) -> dict[str, Part]:
+    """What each slot in these forms does to its rows; nothing for the others."""
+    return {id: part for id, form in forms.items() if (part := _part(model.slots[id], form)) is not None}
+
+
 def _part(slot: Slot, form: Form) -> Part | None:
-    """What a slot in that form does to its rows; None if nothing."""
     if form is Form.ABSENT:
         return None
     if form is Form.ISOLATED:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn, optim
@@ -18,18 +18,14 @@ class Rows:
 
     Learning parameters are one matrix, a row for each module: an optimiser steps all of them at once, and some rows can be taken out in
     one go. A module sees its row as its own tensors; whoever changes those in place changes the storage. `adopt` takes in whatever was
-    put in their place.
+    put in their place. A row without a module holds the values of `like`: what runs through it means nothing, and is finite.
 
-    optimizers: one for each module; None for modules that are not trained here. unused: parameters that never get a gradient, by name.
+    like: a module of the structure. optimizer: of the kind that will step them; None if nothing will.
+    unused: parameters that never get a gradient, by name.
     """
 
-    def __init__(
-        self, modules: Sequence[nn.Module], optimizers: Sequence[optim.Optimizer] | None = None, unused: Collection[str] = ()
-    ) -> None:
-        self.modules = list(modules)
-        self.optimizers = list(optimizers) if optimizers is not None else []
-        first = self.modules[0]
-        named = dict(first.named_parameters())
+    def __init__(self, like: nn.Module, rows: int, optimizer: optim.Optimizer | None = None, unused: Collection[str] = ()) -> None:
+        named = dict(like.named_parameters())
         self.names = [name for name, p in named.items() if p.requires_grad and name not in unused]
         """Of the parameters that learn."""
         self.parameters = len(named)
@@ -38,40 +34,84 @@ class Rows:
         self.sizes = [shape.numel() for shape in self.shapes]
         if len({(p.dtype, p.device) for p in named.values()}) > 1:
             raise Unstackable("its parameters are of several types, or on several devices")
-        self._parameters = [dict(module.named_parameters()) for module in self.modules]
-        self._buffers = [dict(module.named_buffers()) for module in self.modules]
-        self._check()
-        self.kind = type(self.optimizers[0]) if self.optimizers else optim.Optimizer
-        self.settings = self.optimizers[0].defaults if self.optimizers else {}
-        self.kept = STATES[self.kind] if self.optimizers and self._keeps_state() else ()
-        self.flat = self._stacked([[p[name] for p in self._parameters] for name in self.names])
+        self.kind = optim.Optimizer if optimizer is None else type(optimizer)
+        self.settings = {} if optimizer is None else optimizer.defaults
+        keeps = optimizer is not None and (not isinstance(optimizer, optim.SGD) or optimizer.defaults["momentum"] > 0)
+        self.kept = STATES[self.kind] if keeps else ()
+        values = [named[name].detach().reshape(-1) for name in self.names]
+        self._empty = torch.cat(values) if values else torch.zeros(0)
+        self.flat = self._empty.repeat(rows, 1)
         """(rows, parameters that learn)."""
-        self.states = {key: self._stacked([self._state_of(name, key) for name in self.names]) for key in self.kept}
+        self.states = {key: torch.zeros_like(self.flat) for key in self.kept}
         """For each of the optimisers' figures, the same shape."""
-        fixed = {name: [p[name] for p in self._parameters] for name in named if name not in self.names}
-        fixed |= {name: [b[name] for b in self._buffers] for name in self._buffers[0]}
-        self.fixed = {name: torch.stack([each.detach() for each in tensors]) for name, tensors in fixed.items()}
-        """Everything else, (rows, *shape) by name: buffers, and parameters that do not learn."""
-        self.steps = torch.zeros(len(self.modules), 1, device=self.flat.device)
+        self.steps = torch.zeros(rows, 1, device=self._empty.device)
         """Of each row, how often it was stepped; for optimisers that count."""
-        self._view()
+        others = {**{name: p for name, p in named.items() if name not in self.names}, **dict(like.named_buffers())}
+        self._empty_fixed = {name: each.detach().clone() for name, each in others.items()}
+        self.fixed = {name: each.expand(rows, *each.shape).clone() for name, each in self._empty_fixed.items()}
+        """Everything else, (rows, *shape) by name: buffers, and parameters that do not learn."""
+        self.modules: list[nn.Module | None] = [None] * rows
+        self.optimizers: list[optim.Optimizer | None] = [None] * rows
+        self._tensors: list[dict[str, Tensor]] = [{} for _ in range(rows)]
 
     def __len__(self) -> int:
         return len(self.modules)
 
-    def holds(self, modules: Sequence[nn.Module]) -> bool:
-        """Whether these are exactly its modules, in this order."""
-        return len(modules) == len(self.modules) and all(a is b for a, b in zip(modules, self.modules, strict=True))
+    def occupied(self) -> Iterator[tuple[int, nn.Module]]:
+        """The rows that hold a module, and the modules."""
+        return ((row, module) for row, module in enumerate(self.modules) if module is not None)
 
-    def values(self, start: int, end: int) -> dict[str, Tensor]:
-        """Tensors of some rows, by name: views of the storage, (end - start, *shape). Those that learn are leaves with a gradient."""
-        learning = {name: each.detach().requires_grad_() for name, each in self._shaped(self.flat[start:end]).items()}
-        return {**learning, **{name: each[start:end] for name, each in self.fixed.items()}}
+    @torch.no_grad()
+    def put(self, row: int, module: nn.Module, optimizer: optim.Optimizer | None = None) -> None:
+        """Take a module into a row: its tensors, and what the optimiser keeps of them, are views of the storage from here on."""
+        assert self.modules[row] is None, f"row {row} holds a module already"
+        tensors: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        learning = [tensors.get(name) for name in self.names]
+        if [None if p is None else p.shape for p in learning] != self.shapes or set(tensors) != {*self.names, *self.fixed}:
+            raise Unstackable("its parameters differ from those of others with the same structure")
+        self.modules[row], self.optimizers[row], self._tensors[row] = module, optimizer, tensors
+        if learning:
+            torch.cat([tensors[name].reshape(-1) for name in self.names], out=self.flat[row])
+        for key in self.kept:
+            assert optimizer is not None
+            states = [optimizer.state[p] for name in self.names if (p := tensors[name]) is not None]
+            if any(key in state for state in states):
+                parts = [state[key].reshape(-1) if key in state else torch.zeros_like(p).reshape(-1) for p, state in zip(learning, states, strict=True)]  # type: ignore[arg-type]
+                torch.cat(parts, out=self.states[key][row])
+            else:
+                self.states[key][row].zero_()
+        for name, stacked in self.fixed.items():
+            stacked[row].copy_(tensors[name])
+        self._view(row)
+
+    @torch.no_grad()
+    def take_out(self, row: int) -> None:
+        """Let a module go, with tensors of its own."""
+        optimizer = self.optimizers[row]
+        for name, each in self._tensors[row].items():
+            each.data = each.data.clone()
+            if optimizer is not None and name in self.names:
+                state = optimizer.state.get(each, {})
+                state.update({key: state[key].clone() for key in self.kept if key in state})
+        self.forget(row)
+
+    @torch.no_grad()
+    def forget(self, row: int) -> None:
+        """Let a module go that nobody needs any more."""
+        self.modules[row], self.optimizers[row], self._tensors[row] = None, None, {}
+        self.flat[row].copy_(self._empty)
+        for state in self.states.values():
+            state[row].zero_()
+        for name, stacked in self.fixed.items():
+            stacked[row].copy_(self._empty_fixed[name])
+
+    def values(self) -> dict[str, Tensor]:
+        """The storage as tensors by name, (rows, *shape). Those that learn are leaves with a gradient."""
+        return {**{name: each.detach().requires_grad_() for name, each in self._shaped(self.flat).items()}, **self.fixed}
 
     def copies(self, rows: Tensor) -> dict[str, Tensor]:
         """Copies of the tensors of these rows, int64 (n,), any of them any number of times, by name: (n, *shape)."""
-        learning = self._shaped(self.flat.index_select(0, rows))
-        return {**learning, **{name: each.index_select(0, rows) for name, each in self.fixed.items()}}
+        return {**self._shaped(self.flat.index_select(0, rows)), **{name: each.index_select(0, rows) for name, each in self.fixed.items()}}
 
     def _shaped(self, matrix: Tensor) -> dict[str, Tensor]:
         """Rows of the matrix as tensors by name."""
@@ -82,101 +122,77 @@ class Rows:
     def adopt(self) -> None:
         """Take in tensors that somebody put in the place of views: after a rollback, or a state that was loaded."""
         width, size = self.flat.shape[1], self.flat.element_size()
-        flats = [self.flat.data_ptr(), *(self.states[key].data_ptr() for key in self.kept)]
-        for row, parameters in enumerate(self._parameters):
-            offset = row * width * size
-            state = self.optimizers[row].state if self.kept else {}
+        begins = [self.states[key].data_ptr() for key in self.kept]
+        first = self.flat.data_ptr()
+        fixed = [(name, each.data_ptr(), each.stride(0) * each.element_size()) for name, each in self.fixed.items()]
+        for row, _ in self.occupied():
+            tensors, optimizer, offset = self._tensors[row], self.optimizers[row], row * width * size
             for name, length in zip(self.names, self.sizes, strict=True):
-                p = parameters[name]
-                if p.data_ptr() != flats[0] + offset:
-                    self._put(self.flat, row, (offset // size) % width, p)
-                    self._view_parameter(row, name, (offset // size) % width)
-                for key, begin in zip(self.kept, flats[1:], strict=True):
-                    found = state.get(p, {}).get(key)
-                    if found is None or found.data_ptr() != begin + offset:
-                        column = (offset // size) % width
-                        self._put(self.states[key], row, column, torch.zeros_like(p) if found is None else found)
-                        self._view_state(row, name, key, column)
+                p = tensors[name]
+                if p.data_ptr() != first + offset or (self.kept and not self._keeps(optimizer, p, begins, offset)):
+                    return self._adopt_row(row)
                 offset += length * size
-            for name, stacked in self.fixed.items():
-                mine = parameters[name] if name in parameters else self._buffers[row][name]
-                if mine.data_ptr() != stacked.data_ptr() + row * stacked.stride(0) * stacked.element_size():
-                    stacked[row].copy_(mine)
-                    mine.data = stacked[row]
+            for name, begin, stride in fixed:
+                if tensors[name].data_ptr() != begin + row * stride:
+                    return self._adopt_row(row)
+        return None
+
+    def _keeps(self, optimizer: optim.Optimizer | None, p: Tensor, begins: list[int], offset: int) -> bool:
+        """Whether what the optimiser keeps of a parameter is still a view of the storage."""
+        assert optimizer is not None
+        state = optimizer.state.get(p)
+        if state is None:
+            return False
+        return all(key in state and state[key].data_ptr() == begin + offset for key, begin in zip(self.kept, begins, strict=True))
+
+    def _adopt_row(self, row: int) -> None:
+        module, optimizer = self.modules[row], self.optimizers[row]
+        assert module is not None
+        self.take_out(row)
+        self.put(row, module, optimizer)
+        self.adopt()
+
+    def _view(self, row: int) -> None:
+        tensors, optimizer, column = self._tensors[row], self.optimizers[row], 0
+        for name, length in zip(self.names, self.sizes, strict=True):
+            p = tensors[name]
+            part = slice(column, column + length)
+            p.data = self.flat[row, part].view(p.shape)
+            if self.kept:
+                assert optimizer is not None
+                state = optimizer.state[p]
+                state.update({key: self.states[key][row, part].view(p.shape) for key in self.kept})
+                if self.kind is optim.AdamW:
+                    state.setdefault("step", torch.zeros(()))
+            column += length
+        for name, stacked in self.fixed.items():
+            tensors[name].data = stacked[row]
+
+    # Counts of steps
 
     def begin_steps(self) -> None:
         """Read the optimisers' counts of steps, if they keep any."""
         if self.kind is optim.AdamW and self.names:
-            counts = [float(o.state[p[self.names[0]]]["step"]) for o, p in zip(self.optimizers, self._parameters, strict=True)]
-            self.steps = torch.tensor(counts, device=self.flat.device)[:, None]
+            counts = [0.0] * len(self)
+            for row, _ in self.occupied():
+                optimizer = self.optimizers[row]
+                assert optimizer is not None
+                counts[row] = float(optimizer.state[self._tensors[row][self.names[0]]]["step"])
+            self.steps.copy_(torch.tensor(counts)[:, None])
 
-    def end_steps(self, taken: Sequence[int]) -> None:
-        """Tell the optimisers how many steps each row has taken since `begin_steps`."""
+    def end_steps(self, taken: int) -> None:
+        """Tell the optimisers how many steps every row has taken since `begin_steps`."""
         if self.kind is optim.AdamW:
-            for optimizer, parameters, steps in zip(self.optimizers, self._parameters, taken, strict=True):
+            for row, _ in self.occupied():
+                optimizer = self.optimizers[row]
+                assert optimizer is not None
                 for name in self.names:
-                    optimizer.state[parameters[name]]["step"] += steps
+                    optimizer.state[self._tensors[row][name]]["step"] += taken
 
-    @torch.no_grad()
-    def release(self) -> None:
-        """Give every module tensors of its own again."""
-        for row, parameters in enumerate(self._parameters):
-            for name in self.names:
-                p = parameters[name]
-                p.data = p.data.clone()
-                for key in self.kept:
-                    self.optimizers[row].state[p][key] = self.optimizers[row].state[p][key].clone()
-            for name in self.fixed:
-                mine = parameters[name] if name in parameters else self._buffers[row][name]
-                mine.data = mine.data.clone()
 
-    # Making it
-
-    def _check(self) -> None:
-        """All modules have tensors of the same names and shapes, and learn the same ones."""
-        for mine in self._parameters:
-            shapes = [mine[name].shape for name in self.names if name in mine and mine[name].requires_grad]
-            if shapes != self.shapes or len(mine) != self.parameters:
-                raise Unstackable("its parameters differ from those of others with the same structure")
-
-    def _keeps_state(self) -> bool:
-        optimizer = self.optimizers[0]
-        return not isinstance(optimizer, optim.SGD) or optimizer.defaults["momentum"] > 0
-
-    def _state_of(self, name: str, key: str) -> list[Tensor]:
-        parameters = [each[name] for each in self._parameters]
-        found = [optimizer.state[p].get(key) if p in optimizer.state else None for p, optimizer in zip(parameters, self.optimizers, strict=True)]
-        return [torch.zeros_like(p) if value is None else value for p, value in zip(parameters, found, strict=True)]
-
-    def _stacked(self, tensors: list[list[Tensor]]) -> Tensor:
-        """Lists of tensors, one for each name, as one matrix with a row for each module."""
-        if not tensors:
-            return torch.zeros(len(self.modules), 0)
-        rows = len(self.modules)
-        return torch.cat([torch.stack([each.detach() for each in column]).view(rows, -1) for column in tensors], 1)
-
-    def _view(self) -> None:
-        for row, parameters in enumerate(self._parameters):
-            column = 0
-            for name, length in zip(self.names, self.sizes, strict=True):
-                self._view_parameter(row, name, column)
-                for key in self.kept:
-                    self._view_state(row, name, key, column)
-                column += length
-            for name, stacked in self.fixed.items():
-                mine = parameters[name] if name in parameters else self._buffers[row][name]
-                mine.data = stacked[row]
-
-    def _view_parameter(self, row: int, name: str, column: int) -> None:
-        p = self._parameters[row][name]
-        p.data = self.flat[row, column : column + p.numel()].view(p.shape)
-
-    def _view_state(self, row: int, name: str, key: str, column: int) -> None:
-        p = self._parameters[row][name]
-        state = self.optimizers[row].state[p]
-        state[key] = self.states[key][row, column : column + p.numel()].view(p.shape)
-        if isinstance(self.optimizers[row], optim.AdamW):
-            state.setdefault("step", torch.zeros(()))
-
-    def _put(self, flat: Tensor, row: int, column: int, value: Tensor) -> None:
-        flat[row, column : column + value.numel()].copy_(value.flatten())
+def stacked(modules: Sequence[nn.Module]) -> Rows:
+    """These modules, in this order, that nothing steps."""
+    rows = Rows(modules[0], len(modules))
+    for row, module in enumerate(modules):
+        rows.put(row, module)
+    return rows

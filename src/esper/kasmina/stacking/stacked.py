@@ -205,6 +205,11 @@ class StackedModule:
         self._patch(module, rule, path)
 
 
+def draws_at_random(module: nn.Module) -> bool:
+    """Whether some layer draws random numbers while it trains."""
+    return any(isinstance(each, DROPOUT) and each.p > 0.0 for each in module.modules())
+
+
 def _dropout(module: nn.Module, frame: Frame, x: Tensor) -> Tensor:
     """Dropout, with what each host would drop alone."""
     assert isinstance(module, DROPOUT)

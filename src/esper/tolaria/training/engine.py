@@ -14,6 +14,7 @@ from torch import Tensor
 
 from esper.kasmina.stacking.check import Checked
 from esper.kasmina.stacking.errors import Unstackable, UnstackableSeed
+from esper.kasmina.stacking.growables import Room, exact, spare
 from esper.leyline.reports import EpochReport
 from esper.leyline.stages import OCCUPIED
 from esper.tolaria.data import Split
@@ -23,6 +24,10 @@ from esper.tolaria.training.host import Host
 from esper.tolaria.training.validation import Array, Score, read_all
 
 Progress = Callable[[int], None]
+FLEETS_KEPT = 3
+"""Fleets of one kind that are kept for later, each with room for another number of hosts."""
+MANY = 32
+"""Hosts above which a fleet has no room for more: there, a row that is not used costs too much."""
 
 
 class Engine(Protocol):
@@ -57,24 +62,34 @@ class SerialEngine:
 
 
 class FleetEngine:
-    """Hosts of one architecture as one program. A host that cannot be one of many is trained alone; `notes` says why, once for each kind."""
+    """Hosts of one architecture as one program. A host that cannot be one of many is trained alone; `notes` says why, once for each kind.
 
-    def __init__(self) -> None:
+    room: how storage is dealt out: on a GPU by default with some to spare, so that captured steps serve for long, elsewhere exactly.
+    """
+
+    def __init__(self, room: Room | None = None) -> None:
+        self.room = room
         self.serial = SerialEngine()
         self.notes: list[str] = []
         """Why some hosts are not in a fleet."""
-        self._fleets: dict[Hashable, Fleet] = {}
+        self._fleets: dict[Hashable, list[Fleet]] = {}
+        """By key, the latest used first."""
         self._checked: dict[Hashable, Checked | None] = {}
-        """By the key of a fleet; None if such hosts cannot be in one."""
+        """By key; None if such hosts cannot be in a fleet."""
         self._refused: set[tuple[Hashable, str, str]] = set()
-        """Seeds that cannot be stacked: the key of the fleet, the slot, the blueprint."""
+        """Seeds that cannot be stacked: the key, the slot, the blueprint."""
 
     def run_epoch(self, hosts: Sequence[Host], progress: Progress | None = None) -> list[EpochReport]:
         """Train each host for one epoch and report, in order; `progress` is told how many are done."""
-        pending = [(fleet, fleet.run_epoch()) for fleet in self._formed(hosts)]
+        pending = []
+        for fleet in self._formed(hosts):
+            with fleet.on_stream():
+                pending.append((fleet, fleet.run_epoch()))
         reports: dict[Host, EpochReport] = {}
-        for (fleet, epoch), values in zip(pending, _read([epoch.tensors() for _, epoch in pending]), strict=True):
-            for host, result in zip(fleet.hosts, epoch.results(*values), strict=True):
+        for (fleet, epoch), values in zip(pending, _read([(fleet, epoch.tensors()) for fleet, epoch in pending]), strict=True):
+            for row, result in epoch.results(*values):
+                host = fleet.hosts[row]
+                assert host is not None
                 reports[host] = host.conclude(*result)
             if progress is not None:
                 progress(len(reports))
@@ -90,41 +105,53 @@ class FleetEngine:
         scores: dict[Host, Score] = {}
         by_fleet: dict[Fleet, list[Host]] = {}
         for host in hosts:
-            fleet = self._fleets.get(fleet_key(host))
-            if fleet is not None and host in fleet.row_of:
+            fleet = next((each for each in self._fleets.get(fleet_key(host), ()) if host in each.row_of), None)
+            if fleet is not None:
                 by_fleet.setdefault(fleet, []).append(host)
             else:
                 scores[host] = host.score(split(host))
-        measured = [fleet.score(mine, split(mine[0])) for fleet, mine in by_fleet.items()]
-        for mine, each, values in zip(by_fleet.values(), measured, _read([each.tensors() for each in measured]), strict=True):
+        measured = []
+        for fleet, mine in by_fleet.items():
+            with fleet.on_stream():
+                measured.append((fleet, fleet.score(mine, split(mine[0]))))
+        for mine, (_, each), values in zip(by_fleet.values(), measured, _read([(f, each.tensors()) for f, each in measured]), strict=True):
             for host, found in zip(mine, each.scores(*values), strict=True):
                 (scores[host],) = found.by.values()
         return [scores[host] for host in hosts]
 
     def _formed(self, hosts: Sequence[Host]) -> list[Fleet]:
-        """Fleets of those hosts that can be in one, ready for an epoch; the same ones as before while their hosts are the same."""
+        """Fleets of those hosts that can be in one, ready for an epoch."""
         by_key: dict[Hashable, list[Host]] = {}
         for host in hosts:
             key = fleet_key(host)
             if self._can_be_stacked(key, host):
                 by_key.setdefault(key, []).append(host)
-        before, self._fleets = self._fleets, {}
-        for key, fleet in before.items():
-            if fleet.members != by_key.get(key):
-                fleet.release()
-        for key, mine in by_key.items():
-            known, checked = before.get(key), self._checked[key]
-            assert checked is not None
-            self._fleets[key] = known if known is not None and known.members == mine else Fleet(mine, checked)
-        try:
-            for fleet in self._fleets.values():
+        chosen = {key: self._fleet_for(key, mine) for key, mine in by_key.items()}
+        for key, fleets in self._fleets.items():
+            for fleet in fleets:
+                if fleet is not chosen.get(key):
+                    fleet.release()
+        for key, fleet in chosen.items():
+            fleet.update(by_key[key])
+            self._fleets[key] = [fleet, *(each for each in self._fleets.get(key, ()) if each is not fleet)][:FLEETS_KEPT]
+            try:
                 fleet.stack.sync()
-        except UnstackableSeed as error:
-            key = next(key for key, each in self._fleets.items() if each is fleet)
-            self._refused.add((key, error.slot, error.blueprint))
-            self.notes.append(f"hosts of task {fleet.task.name!r} are trained one by one while they hold {error}")
-            return self._formed(hosts)
-        return list(self._fleets.values())
+            except UnstackableSeed as error:
+                self._refused.add((key, error.slot, error.blueprint))
+                self.notes.append(f"hosts of task {fleet.task.name!r} are trained one by one while they hold {error}")
+                return self._formed(hosts)
+        return list(chosen.values())
+
+    def _fleet_for(self, key: Hashable, hosts: Sequence[Host]) -> Fleet:
+        """A fleet with room for these hosts and not too much of it: one that there is, or else a new one."""
+        room = self.room or (spare if hosts[0].split.x.device.type == "cuda" else exact)
+        for fleet in self._fleets.get(key, ()):
+            if len(fleet.hosts) == len(hosts) if room is exact else len(hosts) < len(fleet.hosts) <= 2 * len(hosts) + 2:
+                return fleet
+        checked, count = self._checked[key], len(hosts)
+        assert checked is not None
+        rows = count if room is exact else count + 1 if count > MANY else spare(count + 1, 0)
+        return Fleet(hosts[0], checked, rows, room)
 
     def _can_be_stacked(self, key: Hashable, host: Host) -> bool:
         if key not in self._checked:
@@ -137,15 +164,16 @@ class FleetEngine:
         return self._checked[key] is not None and not any((key, *seed) in self._refused for seed in seeds)
 
 
-def _read(groups: Sequence[Sequence[Tensor]]) -> list[list[Array]]:
+def _read(groups: Sequence[tuple[Fleet, Sequence[Tensor]]]) -> list[list[Array]]:
     """The values of several lists of tensors, fetched from each device in one go: the one wait of an epoch."""
     found: list[list[Array]] = [[] for _ in groups]
-    devices = dict.fromkeys(group[0].device for group in groups)
-    for device in devices:
-        mine = [at for at, group in enumerate(groups) if group[0].device == device]
-        values = iter(read_all([tensor for at in mine for tensor in groups[at]]))
+    for device in dict.fromkeys(fleet.device for fleet, _ in groups):
+        mine = [at for at, (fleet, _) in enumerate(groups) if fleet.device == device]
         for at in mine:
-            found[at] = [next(values) for _ in groups[at]]
+            groups[at][0].join_stream()
+        values = iter(read_all([tensor for at in mine for tensor in groups[at][1]]))
+        for at in mine:
+            found[at] = [next(values) for _ in groups[at][1]]
     return found
 
 

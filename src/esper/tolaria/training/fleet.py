@@ -6,8 +6,8 @@ learns does not depend on the others. Nothing here waits for the device but the 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,29 +16,33 @@ import torch
 from torch import Tensor
 
 from esper.kasmina.attach.probe import evaluating, modes_kept
-from esper.kasmina.norms import recalibrated, tracked_norms
+from esper.kasmina.norms import Norm, refit, tracked_norms
 from esper.kasmina.stacking.check import Checked, check_stackable
 from esper.kasmina.stacking.errors import Unstackable
-from esper.kasmina.stacking.growables import StackedGrowables, View, bare_host
+from esper.kasmina.stacking.growables import Room, StackedGrowables, View, bare_host, spare
 from esper.kasmina.stacking.learning import Learner, Rates
-from esper.kasmina.stacking.stacked import Streams
+from esper.kasmina.stacking.stacked import Streams, draws_at_random
 from esper.leyline.stages import Stage
 from esper.tolaria.data import Split, stream_seed
 from esper.tolaria.data.streams import draws_from
+from esper.tolaria.tasks import Task
 from esper.tolaria.tasks.registry import augment_stream
 from esper.tolaria.training.attribution import Configuration
-from esper.tolaria.training.host import EpochPlan, Host, batch_sizes
+from esper.tolaria.training.config import Precision
+from esper.tolaria.training.host import EpochPlan, Host, autocast, batch_sizes
 from esper.tolaria.training.validation import Array, Scores, wanted_of
 
 CHECK_SAMPLES = 6
 """Samples, of two hosts together, that an architecture is tried on."""
+MEASURED_BYTES = 2**31
+"""Memory on a GPU that one pass of a measurement may take, roughly: 32 times the size of its inputs."""
 
 
 def fleet_key(host: Host) -> Hashable:
     """Hosts with the same key can be in one fleet."""
     member, slots = host.member, tuple((slot.id, slot.place.path) for slot in host.model.slots.values())
     kind = (member.optimizer, member.momentum > 0, member.batch, member.augment)
-    return (host.task.name, host.architecture, slots, kind, host.split.x.device)
+    return (host.task.name, host.architecture, slots, kind, len(host.split), host.split.x.device)
 
 
 def check_fleet(host: Host) -> Checked:
@@ -51,7 +55,7 @@ def check_fleet(host: Host) -> Checked:
     with torch.no_grad():
         logits = torch.randn(*y.shape, host.data.classes, generator=torch.Generator().manual_seed(0)).to(x.device)
         try:
-            both = _losses(host, logits, y, 2)
+            both = _losses(host.task, logits, y, 2)
         except Exception as error:
             reason = str(error).split("\n", 1)[0]
             raise Unstackable(f"the task's loss does not run for several hosts at once: {type(error).__name__}: {reason}") from error
@@ -61,41 +65,10 @@ def check_fleet(host: Host) -> Checked:
     return checked
 
 
-def _losses(host: Host, logits: Tensor, y: Tensor, hosts: int) -> Tensor:
+def _losses(task: Task, logits: Tensor, y: Tensor, hosts: int) -> Tensor:
     """The loss of each host, (hosts,), from logits and targets of all, samples first."""
-    losses: Tensor = torch.vmap(host.task.loss, in_dims=1)(logits.unflatten(0, (-1, hosts)), y.unflatten(0, (-1, hosts)))
+    losses: Tensor = torch.vmap(task.loss, in_dims=1)(logits.unflatten(0, (-1, hosts)), y.unflatten(0, (-1, hosts)))
     return losses
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Steps that a range of the hosts takes together, with batches of one size."""
-
-    start: int
-    end: int
-    size: int
-    first: int
-    """Samples of the epoch that are done before."""
-    steps: int
-
-
-def segments(sizes: Sequence[tuple[int, ...]]) -> list[Segment]:
-    """The steps of hosts with these batches, so that each host's come in order. Hosts with like batches are neighbours, most batches first."""
-    found: list[Segment] = []
-    for step in range(max(map(len, sizes))):
-        start = 0
-        while start < len(sizes) and step < len(sizes[start]):
-            size, end = sizes[start][step], start
-            while end < len(sizes) and step < len(sizes[end]) and sizes[end][step] == size:
-                end += 1
-            first = sum(sizes[start][:step])
-            last = next((each for each in reversed(found) if (each.start, each.end) == (start, end)), None)
-            if last is not None and last.size == size and last.first + last.steps * size == first:
-                found[found.index(last)] = Segment(start, end, size, last.first, last.steps + 1)
-            else:
-                found.append(Segment(start, end, size, first, 1))
-            start = end
-    return found
 
 
 class _Pool:
@@ -153,9 +126,10 @@ class Measured:
 class Pending:
     """An epoch of a fleet whose figures are still on the device."""
 
-    plans: list[EpochPlan]
+    plans: dict[int, EpochPlan]
+    """By row."""
     sums: Tensor
-    """(hosts, 2): loss and targets predicted, summed over the samples."""
+    """(rows, 2): loss and targets predicted, summed over the samples."""
     measured: Measured
     figures: Tensor
 
@@ -163,215 +137,349 @@ class Pending:
         """All that has to be read, in the order in which `results` takes it."""
         return [self.sums, self.figures, *self.measured.tensors()]
 
-    def results(self, sums: Array, figures: Array, *values: Array) -> Iterator[tuple[EpochPlan, Array, Scores, list[float]]]:
-        """For each host what `Host.conclude` takes."""
-        return zip(self.plans, sums, self.measured.scores(*values), figures.tolist(), strict=True)
+    def results(self, sums: Array, figures: Array, *values: Array) -> Iterator[tuple[int, tuple[EpochPlan, Array, Scores, list[float]]]]:
+        """For each host its row, and what `Host.conclude` takes."""
+        for (row, plan), scores in zip(self.plans.items(), self.measured.scores(*values), strict=True):
+            yield row, (plan, sums[row], scores, figures[row].tolist())
+
+
+class Captured:
+    """Work on the device that is done again and again on the same tensors: on a GPU it is captured the second time, and replayed from then on."""
+
+    def __init__(self, work: Callable[[], None], device: torch.device, pool: Any) -> None:
+        self.work, self.pool = work, pool
+        self.captures = device.type == "cuda" and pool is not None
+        self.calls = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        self.calls += 1
+        if not self.captures or self.calls == 1:
+            self.work()
+            return
+        if self.graph is None:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self.pool, stream=torch.cuda.current_stream()):
+                self.work()
+            self.graph = graph
+        self.graph.replay()
 
 
 class Fleet:
-    """Hosts of one architecture on one device. Its hosts are in an order of its own; results come in that of `hosts`."""
+    """Hosts of one architecture, with the same number of samples, on one device.
 
-    def __init__(self, hosts: Sequence[Host], checked: Checked) -> None:
-        self.members = list(hosts)
-        sizes = {host: batch_sizes(len(host.split), host.member.batch) for host in hosts}
-        self.hosts = sorted(hosts, key=lambda host: (-len(sizes[host]), sizes[host][-1]))
-        self.row_of = {host: row for row, host in enumerate(self.hosts)}
-        first = self.hosts[0]
-        self.task, self.config, self.device = first.task, first.config, first.split.x.device
-        self.segments = segments([sizes[host] for host in self.hosts])
-        self.stack = StackedGrowables([host.model for host in self.hosts], [host.optimizer for host in self.hosts], checked)
-        self.pool = _Pool([host.split for host in self.hosts])
-        self._reference: dict[tuple[int, int], Tensor] = {}
-        """Where the inputs are that batch norms are made anew from, by row and number."""
-        self.cap = max(self.config.eval_batch, first.member.batch * len(self.hosts))
-        """Samples of all hosts in one pass of a measurement: as many as in a step, or what the config allows."""
+    like: one of them. rows: how many there can be. On a GPU there is one row more than hosts, and room for seeds to come, so that what was
+    captured serves as long as possible.
+    """
+
+    def __init__(self, like: Host, checked: Checked, rows: int, room: Room) -> None:
+        self.task, self.config, self.device = like.task, like.config, like.split.x.device
+        self.member, self.sizes = like.member, batch_sizes(len(like.split), like.member.batch)
+        self.stack = StackedGrowables(like.model, like.optimizer, checked, rows, room)
+        self.hosts: list[Host | None] = [None] * rows
+        self.row_of: dict[Host, int] = {}
+        dtype, device = self.stack.rows.flat.dtype, self.device
+        self._figures = torch.zeros(3, rows, 1, device=device, dtype=dtype)
+        self.rates = Rates(*self._figures.unbind())
+        self.active = torch.zeros(rows, dtype=torch.bool, device=device)
+        self.sums = torch.zeros(rows, 2, device=device)
+        self.cap = max(self.config.eval_batch, like.member.batch * rows)
+        """Samples of all hosts in one pass of a measurement: as many as in a step, or more if they are small."""
+        if device.type == "cuda":
+            self.cap = max(self.cap, MEASURED_BYTES // (32 * like.split.x[0].numel() * like.split.x.element_size()))
+        self.pool: _Pool | None = None
+        self.graphs = torch.cuda.graph_pool_handle() if device.type == "cuda" and room is spare else None
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._view: View | None = None
+        self._shadow: View | None = None
+        self._learner: Learner | None = None
+        self._steps: dict[int, _Step] = {}
+        self._measurements: dict[Hashable, _Measurement] = {}
+        self._reference: dict[tuple[Host, int], Tensor] = {}
+        """Where the inputs are that batch norms are made anew from, by host and number."""
+
+    # Who is here
+
+    def update(self, hosts: Sequence[Host]) -> None:
+        """Let hosts go that are not among these, and take in those that are new."""
+        wanted = set(hosts)
+        for row, host in enumerate(self.hosts):
+            if host is not None and host not in wanted:
+                self.stack.leave(row)
+                self.hosts[row] = None
+        new = [host for host in hosts if host not in self.row_of]
+        free = (row for row, host in enumerate(self.hosts) if host is None)
+        for host in new:
+            row = next(free)
+            self.stack.join(row, host.model, host.optimizer)
+            self.hosts[row] = host
+        self.row_of = {host: row for row, host in enumerate(self.hosts) if host is not None}
+        if new or self.pool is None:
+            present = [host for host in self.hosts if host is not None]
+            self.pool = _Pool([(present[0] if host is None else host).split for host in self.hosts])
+            self._reference = {key: value for key, value in self._reference.items() if key[0] in wanted}
+            self.active.copy_(torch.tensor([host is not None for host in self.hosts]))
 
     def release(self) -> None:
         """Give every host tensors of its own again."""
-        self.stack.release()
+        self.update([])
+
+    def on_stream(self) -> AbstractContextManager[Any]:
+        """Work in here runs beside that of other fleets; whoever needs its results waits with `join_stream`."""
+        if self.stream is None:
+            return nullcontext()
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        return torch.cuda.stream(self.stream)
+
+    def join_stream(self) -> None:
+        """Let what follows wait, on the device, for what runs here."""
+        if self.stream is not None:
+            torch.cuda.current_stream(self.device).wait_stream(self.stream)
 
     # One epoch
 
     def run_epoch(self) -> Pending:
-        """Train and measure every host. Waits for no device."""
-        self.stack.sync()
-        plans = [host.begin_epoch() for host in self.hosts]
-        sums = self.train(plans)
-        wanted = [wanted_of(host.model) for host in self.hosts]
-        with self.hosts[0].autocast():
-            measured = self.measure(range(len(self.hosts)), wanted, self.hosts[0].data.val, self.config.recalibrate)
-        return Pending(plans, sums, measured, self.stack.figures())
+        """Train and measure every host. Waits for no device. `stack.sync` has been called."""
+        running = {row: host for row, host in enumerate(self.hosts) if host is not None}
+        plans = {row: host.begin_epoch() for row, host in running.items()}
+        self.train(plans)
+        wanted = [wanted_of(host.model) for host in running.values()]
+        any_host = next(iter(running.values()))
+        measured = self.measure(list(running), wanted, any_host.data.val, self.config.recalibrate, self.config.precision)
+        return Pending(plans, self.sums, measured, self.stack.figures())
 
     def score(self, hosts: Sequence[Host], split: Split) -> Measured:
         """What `Host.score` gives, for several hosts of the fleet. Waits for no device."""
         self.stack.sync()
         wanted = [[frozenset(host.model.at(Stage.FOSSILIZED))] for host in hosts]
-        return self.measure([self.row_of[host] for host in hosts], wanted, split, self.hosts[0].harvest_samples)
+        return self.measure([self.row_of[host] for host in hosts], wanted, split, hosts[0].harvest_samples, "fp32")
 
-    def train(self, plans: Sequence[EpochPlan]) -> Tensor:
-        """All batches of the epoch; (hosts, 2): loss and targets predicted, summed over the samples."""
-        stack, device = self.stack, self.device
+    def train(self, plans: Mapping[int, EpochPlan]) -> None:
+        """All batches of the epoch; `sums` gets loss and targets predicted, summed over the samples."""
+        stack = self.stack
         stack.network.train()
         stack.note_frozen()
-        every = [stack.rows, *(seeds.rows for seeds in stack.seeds.values())]
-        for rows in every:
+        learning = [stack.rows, *(seeds.rows for seeds in stack.seeds.values())]
+        for rows in learning:
             rows.begin_steps()
-        rates = self._rates(plans)
+        self._fill_rates(plans)
+        self.sums.zero_()
+        self._arrange(plans)
+        drawn = self._augment_streams({row: plan.epoch for row, plan in plans.items()})
+        # (samples, rows): position of each sample of the epoch in its host's training set.
+        orders = torch.zeros(sum(self.sizes), len(self.hosts), dtype=torch.int64)
+        for row, plan in plans.items():
+            orders[:, row] = plan.order
+        every = torch.arange(len(self.hosts), device=self.device)
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            for positions in orders.to(self.device).split(self.sizes):
+                if len(positions) not in self._steps:
+                    self._steps[len(positions)] = _Step(self)
+                self._steps[len(positions)](*self.batch(every, positions, drawn))
+        for rows in learning:
+            rows.end_steps(len(self.sizes))
+
+    def _arrange(self, plans: Mapping[int, EpochPlan]) -> None:
+        """Which rows learn, and how, in this epoch; what was captured for another arrangement is dropped."""
+        view, shadow = self.stack.training(self._view), self.stack.shadows(self._shadow)
+        if view is not self._view or shadow is not self._shadow:
+            learning = [*view.learning, *(shadow.learning if shadow is not None else ())]
+            self._learner = Learner(self.stack, learning, self.rates, self.config.clip)
+            self._steps = {}
+        self._view, self._shadow = view, shadow
+        assert self._learner is not None
+        self._learner.fill()
         streams = self._streams(plans)
-        self._drawn = self._augment_streams([plan.epoch for plan in plans])
-        sums = torch.zeros(len(self.hosts), 2, device=device)
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            for segment in self.segments:
-                self._run(segment, plans, rates, streams, sums)
-        for rows, hosts in [(stack.rows, range(len(self.hosts))), *((seeds.rows, seeds.hosts) for seeds in stack.seeds.values())]:
-            rows.end_steps([len(plans[host].sizes) for host in hosts])
-        return sums
+        for each in (view, shadow):
+            if each is not None:
+                each.streams = streams
 
-    def _run(self, segment: Segment, plans: Sequence[EpochPlan], rates: Rates, streams: Streams | None, sums: Tensor) -> None:
-        start, end = segment.start, segment.end
-        step = _Step(self, segment, rates, streams, sums[start:end])
-        last = segment.first + segment.steps * segment.size
-        # (hosts, steps * size) as (steps, size, hosts).
-        orders = torch.stack([plan.order[segment.first : last] for plan in plans[start:end]])
-        for positions in orders.view(end - start, segment.steps, segment.size).permute(1, 2, 0).to(self.device):
-            step(positions)
-
-    def batch(self, rows: slice | Tensor, positions: Tensor, drawn: Tensor | None) -> tuple[Tensor, Tensor]:
+    def batch(self, rows: Tensor, positions: Tensor, drawn: Tensor | None) -> tuple[Tensor, Tensor]:
         """Samples at these positions, (samples, hosts), of the training sets of some hosts: rows samples first, and their targets."""
+        assert self.pool is not None
         x = self.pool.x[(positions + self.pool.x_first[rows]).flatten()]
         y = self.pool.y[(positions + self.pool.y_first[rows]).flatten()]
         if drawn is not None:
             x = self.task.augment(x, draws_from(positions, drawn[rows]).flatten())
         return x, y
 
-    def _augment_streams(self, epochs: Sequence[int]) -> Tensor | None:
-        if not self.hosts[0].member.augment:
+    def _augment_streams(self, epochs: Mapping[int, int]) -> Tensor | None:
+        if not self.member.augment:
             return None
-        seeds = [stream_seed(*augment_stream(host.seed, epoch)) for host, epoch in zip(self.hosts, epochs, strict=True)]
+        seeds = [stream_seed(*augment_stream(host.seed, epochs[row])) if host is not None and row in epochs else 0 for row, host in enumerate(self.hosts)]
         return torch.tensor(seeds, device=self.device)
 
-    def _streams(self, plans: Sequence[EpochPlan]) -> Streams | None:
-        if not any(isinstance(module, torch.nn.modules.dropout._DropoutNd) for module in self.stack.network.modules()):
+    def _streams(self, plans: Mapping[int, EpochPlan]) -> Streams | None:
+        if not draws_at_random(self.stack.network):
             return None
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            return Streams([host.dropout_stream(plan.epoch) for host, plan in zip(self.hosts, plans, strict=True)], self.device)
+            seeds = [host.dropout_stream(plans[row].epoch) if host is not None else 0 for row, host in enumerate(self.hosts)]
+            return Streams(seeds, self.device)
 
-    def _rates(self, plans: Sequence[EpochPlan]) -> Rates:
-        members = [host.member for host in self.hosts]
-        columns = [
-            [member.rate_at(plan.epoch) for member, plan in zip(members, plans, strict=True)],
-            [member.weight_decay for member in members],
-            [member.momentum for member in members],
-        ]
-        return Rates(*torch.tensor(columns, device=self.device, dtype=self.stack.rows.flat.dtype)[:, :, None].unbind())
+    def _fill_rates(self, plans: Mapping[int, EpochPlan]) -> None:
+        columns = torch.zeros(3, len(self.hosts), 1, dtype=self._figures.dtype)
+        for row, plan in plans.items():
+            host = self.hosts[row]
+            assert host is not None
+            columns[:, row, 0] = torch.tensor([host.member.rate_at(plan.epoch), host.member.weight_decay, host.member.momentum])
+        self._figures.copy_(columns)
 
     # Measurements
 
-    def measure(self, rows: Sequence[int], wanted: Sequence[Sequence[Configuration]], split: Split, samples: int) -> Measured:
+    def measure(
+        self, rows: Sequence[int], wanted: Sequence[Sequence[Configuration]], split: Split, samples: int, precision: Precision
+    ) -> Measured:
         """Configurations of some hosts on a split. Waits for no device.
 
         samples: training inputs that batch norms are made anew from, for each configuration of each host by itself.
         """
         pairs = [(row, on) for row, each in zip(rows, wanted, strict=True) for on in each]
-        losses = torch.zeros(len(pairs), device=self.device)
-        hits = torch.zeros(len(pairs), len(split), device=self.device)
-        counted = self.task.kind == "classification"
-        right = torch.zeros(len(pairs), self.task.classes if counted else 0, device=self.device)
         norms = self.stack.learning_norms() if self.config.recalibrate else []
-        every = self._augment_streams([host.epoch for host in self.hosts])
-        sizes = {row: min(samples, len(self.hosts[row].split)) for row in rows} if norms else dict.fromkeys(rows, 0)
-        places = sorted(range(len(pairs)), key=lambda place: -sizes[pairs[place][0]])
-        at = 0
-        while at < len(places):
-            size = sizes[pairs[places[at]][0]]
-            room = max(1, self.cap // max(1, min(size, self.config.eval_batch)))
-            chosen = [place for place in places[at : at + room] if sizes[pairs[place][0]] == size]
-            at += len(chosen)
-            self._measure([pairs[place] for place in chosen], torch.tensor(chosen, device=self.device), split, size, norms, every, losses, hits, right)
-        total = torch.bincount(split.y, minlength=self.task.classes) if counted else right.new_zeros(0)
-        return Measured(list(wanted), losses, hits, right, total, split.y.numel() // len(split))
+        size = min(samples, sum(self.sizes)) if norms else 0
+        counted = self.task.kind == "classification"
+        found = [torch.zeros(len(pairs), *shape, device=self.device) for shape in ((), (len(split),), (self.task.classes if counted else 0,))]
+        room = max(1, self.cap // max(1, min(size, self.config.eval_batch)))
+        drawn = self._augment_streams({row: host.epoch for row, host in enumerate(self.hosts) if host is not None})
+        for at in range(0, len(pairs), room):
+            part = pairs[at : at + room]
+            key = (size, precision, at // room)
+            known = self._measurements.get(key)
+            view = self.stack.showing(part, None if known is None else known.view)
+            if known is None or known.view is not view:
+                known = self._measurements[key] = _Measurement(self, view, norms, precision)
+            for into, values in zip(found, known.run(split, self._references(view, size, drawn)), strict=True):
+                into[at : at + len(part)] = values[: len(part)]
+        total = torch.bincount(split.y, minlength=self.task.classes) if counted else found[2].new_zeros(0)
+        return Measured(list(wanted), *found, total, split.y.numel() // len(split))
 
-    def _measure(
-        self,
-        pairs: list[tuple[int, Configuration]],
-        places: Tensor,
-        split: Split,
-        size: int,
-        norms: list[Any],
-        drawn: Tensor | None,
-        losses: Tensor,
-        hits: Tensor,
-        right: Tensor,
-    ) -> None:
-        view = self.stack.showing(pairs)
-        count, host = len(pairs), self.hosts[0]
-        network = view.bound()
-        with evaluating(network), recalibrated(network, norms, self._references(pairs, size, drawn)) if size else nullcontext():
-            step = max(1, self.cap // count)
-            for start in range(0, len(split), step):
-                x, y = (each[start : start + step] for each in (split.x, split.y))
-                samples = len(x)
-                x, y = (each.unsqueeze(1).expand(samples, count, *each.shape[1:]).flatten(0, 1) for each in (x, y))
-                logits = view.run(x)
-                losses.index_add_(0, places, _losses(host, logits, y, count).float() * samples)
-                correct = self.task.correct(logits, y).view(samples, count)
-                hits[places, start : start + samples] = correct.T.float()
-                if right.shape[1]:
-                    found = (logits.argmax(-1) == y).view(samples, count).T.float()
-                    classes = torch.nn.functional.one_hot(split.y[start : start + samples], right.shape[1]).float()
-                    right.index_add_(0, places, found @ classes)
-
-    def _references(self, pairs: list[tuple[int, Configuration]], size: int, drawn: Tensor | None) -> list[Tensor]:
-        """Training inputs of each pair's host, as its batch norms are made anew from, in batches."""
-        known = self._reference
-        for row in {row for row, _ in pairs}:
-            if (row, size) not in known:
-                known[row, size] = self.hosts[row].reference_positions(size)
-        rows = torch.tensor([row for row, _ in pairs], device=self.device)
-        positions = torch.stack([known[row, size] for row, _ in pairs], 1).to(self.device)
-        return [self.batch(rows, part, drawn)[0] for part in positions.split(batch_sizes(size, self.config.eval_batch))]
+    def _references(self, view: View, size: int, drawn: Tensor | None) -> list[Tensor]:
+        """Training inputs of each row's host, as its batch norms are made anew from, in batches."""
+        if not size:
+            return []
+        columns = torch.zeros(size, len(view), dtype=torch.int64)
+        for column, row in enumerate(view.hosts):
+            host = self.hosts[row]
+            if host is not None:
+                if (host, size) not in self._reference:
+                    self._reference[host, size] = host.reference_positions(size)
+                columns[:, column] = self._reference[host, size]
+        parts = columns.to(self.device).split(batch_sizes(size, self.config.eval_batch))
+        return [self.batch(view.which, part, drawn)[0] for part in parts]
 
 
 class _Step:
-    """One step of a range of hosts: samples, losses, gradients, then every row moved."""
+    """One step of all hosts on batches of one size: losses, gradients, then every row moved."""
 
-    def __init__(self, fleet: Fleet, segment: Segment, rates: Rates, streams: Streams | None, sums: Tensor) -> None:
-        self.fleet, self.segment, self.sums = fleet, segment, sums
-        start, end = segment.start, segment.end
-        self.rows = slice(start, end)
-        self.view = fleet.stack.training(start, end, streams)
-        self.shadow = fleet.stack.shadows(start, end, streams)
-        learning = [*self.view.learning, *(self.shadow.learning if self.shadow is not None else ())]
-        self.learner = Learner(fleet.stack, learning, start, end, rates, fleet.config.clip)
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        assert fleet._view is not None
+        assert fleet._learner is not None
+        self.view, self.shadow, self.learner = fleet._view, fleet._shadow, fleet._learner
+        self.x: Tensor | None = None
+        self.y: Tensor | None = None
+        self.work = Captured(self._work, fleet.device, None if self.view.streams is not None else fleet.graphs)
 
-    def __call__(self, positions: Tensor) -> None:
-        """positions: of the samples in each host's training set, (samples, hosts)."""
-        fleet = self.fleet
-        x, y = fleet.batch(self.rows, positions, fleet._drawn)
+    def __call__(self, x: Tensor, y: Tensor) -> None:
+        if self.x is None or self.y is None:
+            self.x, self.y = x, y
+        else:
+            self.x.copy_(x)
+            self.y.copy_(y)
+        self.work()
+
+    def _work(self) -> None:
+        fleet, x, y, rows = self.fleet, self.x, self.y, len(self.view)
+        assert x is not None
+        assert y is not None
         logits, losses = self._forward(self.view, x, y)
-        gradients = _gradients(losses, self.view)
+        gradients = _gradients(torch.where(fleet.active, losses, 0.0), self.view)
         if self.shadow is not None:
             gradients += self._shadow_gradients(self.shadow, x, y)
         self.learner.step(gradients)
-        correct = fleet.task.correct(logits.detach(), y).view(positions.shape).sum(0)
-        self.sums += torch.stack((losses.detach() * len(positions), correct), 1)
+        correct = fleet.task.correct(logits.detach(), y).view(-1, rows)
+        fleet.sums += torch.stack((losses.detach() * len(correct), correct.sum(0)), 1)
 
     def _forward(self, view: View, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        with self.fleet.hosts[0].autocast():
+        with autocast(self.fleet.config.precision, self.fleet.device):
             logits = view.run(x)
-            return logits, _losses(self.fleet.hosts[0], logits, y, len(view))
+            return logits, _losses(self.fleet.task, logits, y, len(view))
 
     def _shadow_gradients(self, view: View, x: Tensor, y: Tensor) -> list[list[Tensor]]:
         """Seeds in TRAINING, in a pass of their own: at their target alpha, with running statistics in the batch norms."""
-        places = torch.tensor([host - self.segment.start for host in view.hosts], device=x.device)
-        shape = (-1, self.segment.end - self.segment.start)
-        x, y = (each.unflatten(0, shape).index_select(1, places).flatten(0, 1) for each in (x, y))
-        view.refresh()  # the hosts have moved since the step before
-        network = self.fleet.stack.network
-        with modes_kept(network), nullcontext() if view.streams is None else view.streams.kept():
-            for norm in tracked_norms(self.fleet.stack.host.module):
+        rows = (-1, len(self.view))
+        x, y = (each.unflatten(0, rows).index_select(1, view.which).flatten(0, 1) for each in (x, y))
+        view.copy()  # the hosts have moved since the step before
+        stack = self.fleet.stack
+        with modes_kept(stack.network), nullcontext() if view.streams is None else view.streams.kept():
+            for norm in tracked_norms(stack.host.module):
                 norm.training = False
-            return _gradients(self._forward(view, x, y)[1], view)
+            losses = self._forward(view, x, y)[1]
+            return _gradients(torch.where(self.fleet.active.index_select(0, view.which), losses, 0.0), view)
+
+
+class _Measurement:
+    """Models of a view on a split: batch norms made anew, then losses and hits."""
+
+    def __init__(self, fleet: Fleet, view: View, norms: list[Norm], precision: Precision) -> None:
+        self.fleet, self.view, self.norms, self.precision = fleet, view, norms, precision
+        self.reference: list[Tensor] = []
+        classes = fleet.task.classes if fleet.task.kind == "classification" else 0
+        self.losses = torch.zeros(len(view), device=fleet.device)
+        self.right = torch.zeros(len(view), classes, device=fleet.device)
+        self.prepare = Captured(self._prepare, fleet.device, fleet.graphs)
+        self.passes: dict[int, _Pass] = {}
+
+    def run(self, split: Split, reference: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Losses (rows,) summed over the samples, hits (rows, samples), and samples predicted by class (rows, classes)."""
+        if self.reference:
+            for mine, new in zip(self.reference, reference, strict=True):
+                mine.copy_(new)
+        else:
+            self.reference = reference
+        hits = torch.zeros(len(self.view), len(split), device=self.fleet.device)
+        with evaluating(self.fleet.stack.network):
+            self.losses.zero_()
+            self.right.zero_()
+            self.prepare()
+            step = max(1, self.fleet.cap // len(self.view))
+            for start in range(0, len(split), step):
+                x, y = split.x[start : start + step], split.y[start : start + step]
+                if len(x) not in self.passes:
+                    self.passes[len(x)] = _Pass(self, x, y)
+                hits[:, start : start + len(x)] = self.passes[len(x)](x, y)
+        return self.losses, hits, self.right
+
+    def _prepare(self) -> None:
+        self.view.copy()
+        if self.norms:
+            with autocast(self.precision, self.fleet.device):
+                refit(self.view.bound(), self.norms, self.reference)
+
+
+class _Pass:
+    """So many samples of a split through all models of a view."""
+
+    def __init__(self, measurement: _Measurement, x: Tensor, y: Tensor) -> None:
+        self.of, self.x, self.y = measurement, x.clone(), y.clone()
+        self.hits = torch.zeros(len(measurement.view), len(x), device=x.device)
+        self.work = Captured(self._work, x.device, measurement.fleet.graphs)
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        self.x.copy_(x)
+        self.y.copy_(y)
+        self.work()
+        return self.hits
+
+    def _work(self) -> None:
+        view, task, samples = self.of.view, self.of.fleet.task, len(self.x)
+        x, y = (each.unsqueeze(1).expand(samples, len(view), *each.shape[1:]).flatten(0, 1) for each in (self.x, self.y))
+        with autocast(self.of.precision, x.device):
+            logits = view.run(x)
+            self.of.losses += _losses(task, logits, y, len(view)).float() * samples
+        self.hits.copy_(task.correct(logits, y).view(samples, len(view)).T)
+        if self.of.right.shape[1]:
+            found = (logits.argmax(-1) == y).view(samples, len(view)).T.float()
+            self.of.right += found @ torch.nn.functional.one_hot(self.y, self.of.right.shape[1]).float()
 
 
 def _gradients(losses: Tensor, view: View) -> list[list[Tensor]]:

@@ -22,7 +22,7 @@ from esper.tolaria.data.streams import draws
 from esper.tolaria.tasks import Member, Task
 from esper.tolaria.tasks.registry import augment_stream
 from esper.tolaria.training.attribution import Configuration
-from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.config import Precision, TrainingConfig
 from esper.tolaria.training.flops import per_sample
 from esper.tolaria.training.governor import Governor
 from esper.tolaria.training.snapshot import Snapshot
@@ -113,7 +113,7 @@ class Host:
         """The network as it is and every configuration that the report needs, on val. Waits for no device."""
         wanted = wanted_of(self.model)
         reference = self.reference()
-        with self.autocast():
+        with autocast(self.config.precision, self.split.x.device):
             return self._evaluate(self.data.val, wanted, self.run, reference)
 
     def _evaluate(self, split: Split, wanted: list[Configuration], run: Any, reference: list[Tensor]) -> Evaluated:
@@ -169,7 +169,7 @@ class Host:
 
     def _forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and loss of a batch, compiled and in the precision that the config asks for."""
-        with self.autocast():
+        with autocast(self.config.precision, self.split.x.device):
             logits = self.run(x)
             return logits, self.task.loss(logits, y)
 
@@ -181,12 +181,6 @@ class Host:
         if self.config.channels_last and x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         return x, y
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """bf16 where it is asked for. Casts are not cached: a cache filled in validation would cut the next backward off."""
-        if self.config.precision == "fp32":
-            return nullcontext()
-        return torch.autocast(self.data.train.x.device.type, dtype=torch.bfloat16, cache_enabled=False)
 
     def reference(self, samples: int | None = None) -> list[Tensor]:
         """Training inputs that batch norms are made anew from: the same ones in every epoch, as it augments them.
@@ -351,6 +345,11 @@ def _optimizer(model: Growable, member: Member) -> torch.optim.Optimizer:
         case "sgd":
             momentum = member.momentum
             return torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0, weight_decay=decay, foreach=True)
+
+
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
+    """bf16 where it is asked for. Casts are not cached: a cache filled in validation would cut the next backward off."""
+    return nullcontext() if precision == "fp32" else torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
 
 
 def batch_sizes(samples: int, size: int) -> tuple[int, ...]:
