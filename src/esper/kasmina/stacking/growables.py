@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
+from esper.kasmina.blueprints import names
 from esper.kasmina.blending import ADDITIVE, combine, isolated
 from esper.kasmina.growable import Growable
 from esper.kasmina.norms import Norm, tracked_norms
@@ -32,6 +33,8 @@ from esper.leyline.actions import Style
 from esper.leyline.stages import BLENDED, OCCUPIED, Stage
 
 Configuration = frozenset[str]
+AHEAD_SEEDS, AHEAD_KINDS = 5, 4
+"""Shares of the hosts, a fifth and a quarter, for which room is made ahead: with seeds of one blueprint at a slot, of one kind there."""
 
 Room = Callable[[int, int], int]
 """How many rows to have for so many that are needed, and so many that there are."""
@@ -104,11 +107,13 @@ class StackedGrowables:
     The storage is here; each model's tensors are views of it. `sync` takes in what has happened to the models since the last time.
 
     like: a model of the architecture. checked: what `check_stackable` found for it. rows: for models; with spare room the last one stays
-    empty. room: how the seeds' rows are dealt out.
+    empty. room: how the seeds' rows are dealt out. ahead: whether to make room for every blueprint at once, before any seed is there.
     """
 
-    def __init__(self, like: Growable, optimizer: optim.Optimizer, checked: Checked, rows: int, room: Room) -> None:
-        self.room = room
+    def __init__(
+        self, like: Growable, optimizer: optim.Optimizer, checked: Checked, rows: int, room: Room, *, ahead: bool = False
+    ) -> None:
+        self.room, self.ahead = room, ahead
         self.device = like.host_meter.sums.device
         self.slots = {id: slot.place for id, slot in like.slots.items()}
         first = next(iter(like.slots.values()))
@@ -170,11 +175,27 @@ class StackedGrowables:
                         wanted.setdefault(SeedKey(id, "", role), {})[row] = slot.gating
         for rows in (self.rows, self.meters, *self.slot_meters.values(), *(seeds.rows for seeds in self.seeds.values())):
             rows.adopt()
+        if self.ahead and not self.seeds:
+            self._make_room()
         for key, modules in wanted.items():
             self._drop(key, modules)
         for key, modules in wanted.items():
             self._take_in(key, modules)
         self.seeds = {key: seeds for key, seeds in self.seeds.items() if len(seeds.rows)}
+
+    def _make_room(self) -> None:
+        """Have storage for a share of the hosts for each blueprint that can grow, and for gates."""
+        size = spare(-(-len(self.rows) // AHEAD_SEEDS) + 1, 0)
+        like = next(model for model in self.models if model is not None)
+        for id, slot in like.slots.items():
+            for blueprint in names(slot.place.shape.topology):
+                seed, gating = slot.build(blueprint, Style.GATED, stream=0)
+                assert gating is not None
+                try:
+                    for key, module in ((SeedKey(id, blueprint, Role.LEARNS), seed), (SeedKey(id, "", Role.LEARNS), gating), (SeedKey(id, "", Role.IDLE), gating)):
+                        self.seeds.setdefault(key, self._stack(key, module, size))
+                except UnstackableSeed:
+                    continue  # told when it grows
 
     def _drop(self, key: SeedKey, modules: dict[int, nn.Module]) -> None:
         """Let seeds go that are no longer here, or are something else by now."""
@@ -321,6 +342,8 @@ class _Needs:
     kinds: dict[tuple[str, Kind], int] = field(default_factory=dict)
     storage: tuple[Rows, ...] = ()
     """What it is filled from: another storage is another view."""
+    whole: bool = False
+    """Whether its rows are all rows that there are."""
 
     def fitted(self, there: _Needs, stack: StackedGrowables) -> _Needs:
         """What to make room for, given what there is room for."""
@@ -331,7 +354,8 @@ class _Needs:
             return {key: size for key, size in sizes.items() if size}
 
         seeds = {key: size for key, size in grown(self.seeds, there.seeds).items() if key in stack.seeds}
-        return _Needs(room(self.rows, there.rows), seeds, grown(self.kinds, there.kinds), self.storage)
+        rows = self.rows if self.whole else room(self.rows, there.rows)
+        return _Needs(rows, seeds, grown(self.kinds, there.kinds), self.storage, self.whole)
 
     def __eq__(self, other: object) -> bool:
         assert isinstance(other, _Needs)
@@ -340,8 +364,8 @@ class _Needs:
 
 
 def _needs(stack: StackedGrowables, hosts: list[int], forms: list[dict[str, Part]], learns: Role | None) -> _Needs:
-    found = _Needs(len(hosts))
-    if learns is not Role.LEARNS and stack.room is spare:
+    found = _Needs(len(hosts), whole=learns is Role.LEARNS)
+    if not found.whole and stack.room is spare:
         found.rows += 1  # for the host that does not exist
     for key, seeds in stack.seeds.items():
         if key.role is learns:
@@ -354,6 +378,15 @@ def _needs(stack: StackedGrowables, hosts: list[int], forms: list[dict[str, Part
     for parts in forms:
         for id, part in parts.items():
             found.kinds[id, part.kind] = found.kinds.get((id, part.kind), 0) + 1
+    if stack.ahead and learns is not Role.ALONE:
+        share = -(-len(hosts) // AHEAD_KINDS)
+        for id in stack.slots:
+            for kind in Kind:
+                if learns is Role.LEARNS or kind is not Kind.ISOLATED:
+                    found.kinds[id, kind] = max(share, found.kinds.get((id, kind), 0))
+        for key, seeds in stack.seeds.items():
+            if learns is None:
+                found.seeds[key] = max(len(seeds.rows), found.seeds.get(key, 0))
     found.storage = (stack.rows, *(seeds.rows for seeds in stack.seeds.values()))
     return found
 

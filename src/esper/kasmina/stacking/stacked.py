@@ -171,8 +171,13 @@ class StackedModule:
         if rule is _dropout:
             return _dropout(module, frame, *args)
         # As it was in the very first batch: a later one may have as many rows as there are positions, say.
-        if self._without_batch.setdefault(module, not frame.holds_rows(args)):
+        if module not in self._without_batch:
+            self._without_batch[module] = not frame.holds_rows(args)
+        if self._without_batch[module]:
             return self._batchless(module, rule, args, kwargs)
+        if len(args) == 1 and not kwargs and isinstance(args[0], Tensor):  # as nearly always
+            out = rule(module, args[0].unflatten(0, (frame.samples, frame.hosts)))
+            return out.flatten(0, 1) if isinstance(out, Tensor) else frame.join(out)
         return frame.join(rule(module, *frame.split(args), **frame.split(kwargs)))
 
     def _batchless(self, module: nn.Module, rule: Rule, args: Any, kwargs: Any) -> Any:

@@ -34,6 +34,8 @@ from esper.tolaria.training.validation import Array, Scores, wanted_of
 
 CHECK_SAMPLES = 6
 """Samples, of two hosts together, that an architecture is tried on."""
+SHORT_EPOCH = 64
+"""Steps up to which an epoch is too short to capture its step anew whenever some host grows something new: room is made ahead."""
 MEASURED_BYTES = 2**31
 """Memory on a GPU that one pass of a measurement may take, roughly: 32 times the size of its inputs."""
 
@@ -175,7 +177,8 @@ class Fleet:
     def __init__(self, like: Host, checked: Checked, rows: int, room: Room) -> None:
         self.task, self.config, self.device = like.task, like.config, like.split.x.device
         self.member, self.sizes = like.member, batch_sizes(len(like.split), like.member.batch)
-        self.stack = StackedGrowables(like.model, like.optimizer, checked, rows, room)
+        ahead = room is spare and len(self.sizes) <= SHORT_EPOCH
+        self.stack = StackedGrowables(like.model, like.optimizer, checked, rows, room, ahead=ahead)
         self.hosts: list[Host | None] = [None] * rows
         self.row_of: dict[Host, int] = {}
         dtype, device = self.stack.rows.flat.dtype, self.device
@@ -257,8 +260,6 @@ class Fleet:
     def train(self, plans: Mapping[int, EpochPlan]) -> None:
         """All batches of the epoch; `sums` gets loss and targets predicted, summed over the samples."""
         stack = self.stack
-        stack.network.train()
-        stack.note_frozen()
         learning = [stack.rows, *(seeds.rows for seeds in stack.seeds.values())]
         for rows in learning:
             rows.begin_steps()
@@ -391,6 +392,8 @@ class _Step:
         fleet, x, y, rows = self.fleet, self.x, self.y, len(self.view)
         assert x is not None
         assert y is not None
+        fleet.stack.network.train()
+        fleet.stack.note_frozen()
         logits, losses = self._forward(self.view, x, y)
         gradients = _gradients(torch.where(fleet.active, losses, 0.0), self.view)
         if self.shadow is not None:
@@ -437,22 +440,21 @@ class _Measurement:
         else:
             self.reference = reference
         hits = torch.zeros(len(self.view), len(split), device=self.fleet.device)
-        with evaluating(self.fleet.stack.network):
-            self.losses.zero_()
-            self.right.zero_()
-            self.prepare()
-            step = max(1, self.fleet.cap // len(self.view))
-            for start in range(0, len(split), step):
-                x, y = split.x[start : start + step], split.y[start : start + step]
-                if len(x) not in self.passes:
-                    self.passes[len(x)] = _Pass(self, x, y)
-                hits[:, start : start + len(x)] = self.passes[len(x)](x, y)
+        self.losses.zero_()
+        self.right.zero_()
+        self.prepare()
+        step = max(1, self.fleet.cap // len(self.view))
+        for start in range(0, len(split), step):
+            x, y = split.x[start : start + step], split.y[start : start + step]
+            if len(x) not in self.passes:
+                self.passes[len(x)] = _Pass(self, x, y)
+            hits[:, start : start + len(x)] = self.passes[len(x)](x, y)
         return self.losses, hits, self.right
 
     def _prepare(self) -> None:
         self.view.copy()
         if self.norms:
-            with autocast(self.precision, self.fleet.device):
+            with evaluating(self.fleet.stack.network), autocast(self.precision, self.fleet.device):
                 refit(self.view.bound(), self.norms, self.reference)
 
 
@@ -473,7 +475,7 @@ class _Pass:
     def _work(self) -> None:
         view, task, samples = self.of.view, self.of.fleet.task, len(self.x)
         x, y = (each.unsqueeze(1).expand(samples, len(view), *each.shape[1:]).flatten(0, 1) for each in (self.x, self.y))
-        with autocast(self.of.precision, x.device):
+        with evaluating(self.of.fleet.stack.network), autocast(self.of.precision, x.device):
             logits = view.run(x)
             self.of.losses += _losses(task, logits, y, len(view)).float() * samples
         self.hits.copy_(task.correct(logits, y).view(samples, len(view)).T)
