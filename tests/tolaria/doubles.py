@@ -44,10 +44,10 @@ class DoubleDigits(VisionTask):
 
 
 @cache
-def task(kind: type[VisionTask] = DoubleDigits) -> VisionTask:
+def task() -> VisionTask:
     """The task, which is not registered."""
-    values = {name: getattr(DIGITS, name) for name in ("name", "summary", "shape", "classes", "read", "val_share", "shift", "mirror", "family")}
-    return kind(**values)
+    names = ("name", "summary", "shape", "classes", "read", "val_share", "shift", "mirror", "family")
+    return DoubleDigits(**{name: getattr(DIGITS, name) for name in names})
 
 
 @cache
@@ -56,8 +56,8 @@ def data(device: str = "cpu") -> Data:
     return task().load(None, torch.device(device))
 
 
-def double_host(seed: int, config: TrainingConfig = EASY, device: str = "cpu", kind: type[VisionTask] = DoubleDigits, **member: Any) -> Host:
+def double_host(seed: int, config: TrainingConfig = EASY, device: str = "cpu", **member: Any) -> Host:
     """A host of the digits in float64."""
     torch.set_num_threads(1)
     standard = replace(DIGITS.family.standard, **{"widths": (2, 4), "kernel": 3, "train_size": 120, "epochs": 12, "batch": 48, **member})
-    return Host(task(kind), data(device), standard, seed, config)
+    return Host(task(), data(device), standard, seed, config)

@@ -52,8 +52,8 @@ def _recalibrate(model: nn.Module, norms: Sequence[Norm], batches: Iterable[Exam
 
 
 def refit(model: nn.Module, norms: Sequence[Norm], batches: Iterable[Example]) -> None:
-    """Give these norms the statistics of the model on these inputs, weighted by their samples. The model is in eval mode, without gradients;
-    a norm's mode is that of its own."""
+    """Give these norms the statistics of the model on these inputs, weighted by their samples. The model is in eval mode, without
+    gradients."""
     seen: dict[Norm, int] = {}
 
     def weigh(norm: nn.Module, args: tuple[Tensor, ...]) -> None:

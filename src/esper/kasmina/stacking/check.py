@@ -65,9 +65,9 @@ def _where(error: BaseException) -> str:
     """The innermost layer that was computing when an error was raised, as the beginning of a sentence."""
     path, trace = "", error.__traceback__
     while trace is not None:
-        owner, module = trace.tb_frame.f_locals.get("self"), trace.tb_frame.f_locals.get("module")
-        if trace.tb_frame.f_code is StackedModule._run.__code__ and owner.paths[module]:
-            path = f"module {owner.paths[module]!r} ({type(module).__name__}): "
+        if trace.tb_frame.f_code is StackedModule._run.__code__:
+            owner, module = trace.tb_frame.f_locals["self"], trace.tb_frame.f_locals["module"]
+            path = f"module {owner.paths[module]!r} ({type(module).__name__}): " if owner.paths[module] else ""
         trace = trace.tb_next
     return path
 
@@ -94,8 +94,9 @@ class _Trial:
                 raise Unstackable("its output does not depend on its parameters")
             values = [p for p in module.parameters() if p.requires_grad] if values is None else values
             # Weighted, so that a permuted sample or feature shows.
-            loss = sum((each * torch.linspace(0.5, 1.5, each[0].numel(), device=x.device, dtype=each.dtype).view(each.shape[1:])).sum() for each in leaves)
-            self.gradients = list(torch.autograd.grad(loss, values, allow_unused=True))  # type: ignore[arg-type]
+            weights = [torch.linspace(0.5, 1.5, each[0].numel(), device=x.device, dtype=each.dtype).view(each.shape[1:]) for each in leaves]
+            loss = torch.stack([(each * weight).sum() for each, weight in zip(leaves, weights, strict=True)]).sum()
+            self.gradients = list(torch.autograd.grad(loss, values, allow_unused=True))
 
     def _note(self, path: str) -> Callable[..., None]:
         def note(module: nn.Module, args: Any, output: Any) -> None:
@@ -156,7 +157,8 @@ def _like(module: nn.Module, by: float) -> nn.Module:
     with torch.no_grad():
         for p in other.parameters():
             if p.is_floating_point() and by:
-                p += by * (p.std() if p.numel() > 1 else p.abs().mean()).clamp(min=0.1) * torch.randn(p.shape, generator=generator).to(p)
+                size = (p.std() if p.numel() > 1 else p.abs().mean()).clamp(min=0.1)
+                p.add_(by * size * torch.randn(p.shape, generator=generator).to(p))
     return other
 
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, optim
 
 from esper.kasmina.gradients import step_sums
-from esper.kasmina.stacking.growables import Learning, StackedGrowables
+from esper.kasmina.stacking.growables import StackedGrowables
 from esper.kasmina.stacking.rows import Rows
+from esper.kasmina.stacking.views import Learning
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +46,10 @@ class _Meter:
         self.active.copy_(self.present.any(0))
 
     def add(self, norms: Sequence[Tensor]) -> Tensor:
-        """Add a step to the meters; returns the norm of each host's gradient, or of its seed's, (hosts,). norms: (tensors, rows) of a part."""
+        """Add a step to the meters; returns the norm of each host's gradient, or of its seed's, (hosts,).
+
+        norms: of each part's gradients, (tensors, rows).
+        """
         table = torch.zeros(self.present.shape, device=self.sums.device)
         for first, part, each in zip(self.first, self.parts, norms, strict=True):
             table[first : first + len(each)].index_copy_(1, part.hosts, each)
@@ -66,8 +70,8 @@ class Learner:
         by_slot: dict[str | None, list[Learning]] = {}
         for part in self.learning:
             by_slot.setdefault(part.slot, []).append(part)
-        rows = {None: stack.meters, **stack.slot_meters}
-        self.meters = {slot: _Meter(rows[slot].fixed["sums"], parts) for slot, parts in by_slot.items()}
+        meters = {slot: stack.meters if slot is None else stack.slot_meters[slot] for slot in by_slot}
+        self.meters = {slot: _Meter(meters[slot].fixed["sums"], parts) for slot, parts in by_slot.items()}
 
     def fill(self) -> None:
         """Take in which hosts take part, before the first step of an epoch."""

@@ -34,7 +34,7 @@ class Rows:
         self.sizes = [shape.numel() for shape in self.shapes]
         if len({(p.dtype, p.device) for p in named.values()}) > 1:
             raise Unstackable("its parameters are of several types, or on several devices")
-        self.kind = optim.Optimizer if optimizer is None else type(optimizer)
+        self.kind: type[optim.Optimizer] = optim.Optimizer if optimizer is None else type(optimizer)
         self.settings = {} if optimizer is None else optimizer.defaults
         keeps = optimizer is not None and (not isinstance(optimizer, optim.SGD) or optimizer.defaults["momentum"] > 0)
         self.kept = STATES[self.kind] if keeps else ()
@@ -74,9 +74,10 @@ class Rows:
             torch.cat([tensors[name].reshape(-1) for name in self.names], out=self.flat[row])
         for key in self.kept:
             assert optimizer is not None
-            states = [optimizer.state[p] for name in self.names if (p := tensors[name]) is not None]
-            if any(key in state for state in states):
-                parts = [state[key].reshape(-1) if key in state else torch.zeros_like(p).reshape(-1) for p, state in zip(learning, states, strict=True)]  # type: ignore[arg-type]
+            found = [optimizer.state.get(tensors[name], {}).get(key) for name in self.names]
+            if any(each is not None for each in found):
+                pairs = zip(self.names, found, strict=True)
+                parts = [(torch.zeros_like(tensors[name]) if each is None else each).reshape(-1) for name, each in pairs]
                 torch.cat(parts, out=self.states[key][row])
             else:
                 self.states[key][row].zero_()
@@ -162,7 +163,7 @@ class Rows:
                 assert optimizer is not None
                 state = optimizer.state[p]
                 state.update({key: self.states[key][row, part].view(p.shape) for key in self.kept})
-                if self.kind is optim.AdamW:
+                if issubclass(self.kind, optim.AdamW):
                     state.setdefault("step", torch.zeros(()))
             column += length
         for name, stacked in self.fixed.items():
@@ -172,7 +173,7 @@ class Rows:
 
     def begin_steps(self) -> None:
         """Read the optimisers' counts of steps, if they keep any."""
-        if self.kind is optim.AdamW and self.names:
+        if issubclass(self.kind, optim.AdamW) and self.names:
             counts = [0.0] * len(self)
             for row, _ in self.occupied():
                 optimizer = self.optimizers[row]
@@ -182,7 +183,7 @@ class Rows:
 
     def end_steps(self, taken: int) -> None:
         """Tell the optimisers how many steps every row has taken since `begin_steps`."""
-        if self.kind is optim.AdamW:
+        if issubclass(self.kind, optim.AdamW):
             for row, _ in self.occupied():
                 optimizer = self.optimizers[row]
                 assert optimizer is not None

@@ -163,7 +163,7 @@ class StackedModule:
         self.shared |= {names[id(buffer)] for buffer in module._buffers.values() if buffer is not None}
 
     def _patch(self, module: nn.Module, rule: Rule, path: str) -> None:
-        module.forward = partial(self._run, module, rule)  # type: ignore[method-assign]
+        module.forward = partial(self._run, module, rule)
         self.paths[module] = path
 
     def _run(self, module: nn.Module, rule: Rule, *args: Any, **kwargs: Any) -> Any:

@@ -40,7 +40,7 @@ def draws(index: Tensor, *key: str | int) -> Tensor:
 
 
 def draws_from(index: Tensor, stream: int | Tensor) -> Tensor:
-    """What `draws` gives, from `stream_seed` of the key; a tensor of them, broadcast with `index`, gives each position a stream of its own."""
+    """What `draws` gives, from `stream_seed` of the key. A tensor of them, broadcast with `index`, gives each position its own stream."""
     mixed = (index + 1) * _STEP + stream
     mixed = (mixed ^ _shift(mixed, 30)) * _MIX1
     mixed = (mixed ^ _shift(mixed, 27)) * _MIX2

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from esper.kasmina.stacking.check import Checked
 from esper.kasmina.stacking.errors import Unstackable, UnstackableSeed
-from esper.kasmina.stacking.growables import Room, exact, spare
+from esper.kasmina.stacking.room import Room, exact, spare
 from esper.leyline.reports import EpochReport
 from esper.leyline.stages import OCCUPIED
 from esper.tolaria.data import Split

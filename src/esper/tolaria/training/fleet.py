@@ -19,9 +19,11 @@ from esper.kasmina.attach.probe import evaluating, modes_kept
 from esper.kasmina.norms import Norm, refit, tracked_norms
 from esper.kasmina.stacking.check import Checked, check_stackable
 from esper.kasmina.stacking.errors import Unstackable
-from esper.kasmina.stacking.growables import Room, StackedGrowables, View, bare_host, spare
+from esper.kasmina.stacking.growables import StackedGrowables, bare_host
 from esper.kasmina.stacking.learning import Learner, Rates
+from esper.kasmina.stacking.room import Room, spare
 from esper.kasmina.stacking.stacked import Streams, draws_at_random
+from esper.kasmina.stacking.views import View
 from esper.leyline.stages import Stage
 from esper.tolaria.data import Split, stream_seed
 from esper.tolaria.data.streams import draws_from
@@ -146,7 +148,7 @@ class Pending:
 
 
 class Captured:
-    """Work on the device that is done again and again on the same tensors: on a GPU it is captured the second time, and replayed from then on."""
+    """Work on the device that is done again and again on the same tensors: on a GPU it is captured the second time, then replayed."""
 
     def __init__(self, work: Callable[[], None], device: torch.device, pool: Any) -> None:
         self.work, self.pool = work, pool
@@ -307,8 +309,12 @@ class Fleet:
     def _augment_streams(self, epochs: Mapping[int, int]) -> Tensor | None:
         if not self.member.augment:
             return None
-        seeds = [stream_seed(*augment_stream(host.seed, epochs[row])) if host is not None and row in epochs else 0 for row, host in enumerate(self.hosts)]
-        return torch.tensor(seeds, device=self.device)
+        seeds = torch.zeros(len(self.hosts), dtype=torch.int64)
+        for row, epoch in epochs.items():
+            host = self.hosts[row]
+            assert host is not None
+            seeds[row] = stream_seed(*augment_stream(host.seed, epoch))
+        return seeds.to(self.device)
 
     def _streams(self, plans: Mapping[int, EpochPlan]) -> Streams | None:
         if not draws_at_random(self.stack.network):
@@ -338,7 +344,8 @@ class Fleet:
         norms = self.stack.learning_norms() if self.config.recalibrate else []
         size = min(samples, sum(self.sizes)) if norms else 0
         counted = self.task.kind == "classification"
-        found = [torch.zeros(len(pairs), *shape, device=self.device) for shape in ((), (len(split),), (self.task.classes if counted else 0,))]
+        shapes = ((), (len(split),), (self.task.classes if counted else 0,))
+        found = [torch.zeros(len(pairs), *shape, device=self.device) for shape in shapes]
         room = max(1, self.cap // max(1, min(size, self.config.eval_batch)))
         drawn = self._augment_streams({row: host.epoch for row, host in enumerate(self.hosts) if host is not None})
         for at in range(0, len(pairs), room):
@@ -351,7 +358,8 @@ class Fleet:
             for into, values in zip(found, known.run(split, self._references(view, size, drawn)), strict=True):
                 into[at : at + len(part)] = values[: len(part)]
         total = torch.bincount(split.y, minlength=self.task.classes) if counted else found[2].new_zeros(0)
-        return Measured(list(wanted), *found, total, split.y.numel() // len(split))
+        losses, hits, right = found
+        return Measured(list(wanted), losses, hits, right, total, targets=split.y.numel() // len(split))
 
     def _references(self, view: View, size: int, drawn: Tensor | None) -> list[Tensor]:
         """Training inputs of each row's host, as its batch norms are made anew from, in batches."""
