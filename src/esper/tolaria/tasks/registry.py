@@ -46,8 +46,8 @@ class Task(ABC):
     """The published data set that it needs; None if its data is always there, or is the user's own."""
     threads: int = 1
     """Threads that suit torch on a CPU for hosts of this size; 0 is all of them."""
-    counted: dict[Hashable, tuple[int, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Operations of its networks, as far as they have been counted."""
+    counted: dict[Hashable, dict[Hashable, tuple[int, int]]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Operations of its networks by architecture, as far as they have been counted."""
 
     @abstractmethod
     def load(self, source: Path | None, device: torch.device) -> Data:

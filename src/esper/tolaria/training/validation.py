@@ -148,17 +148,16 @@ def evaluate(
     return Evaluated(wanted=tuple(wanted), losses=losses, hits=hits, by_class=by_class, targets=split.y.numel() // samples)
 
 
-def measured(model: Growable, scores: Mapping[Configuration, Score], figures: Sequence[float] | None = None) -> dict[str, Any]:
+def measured(model: Growable, scores: Mapping[Configuration, Score]) -> dict[str, Any]:
     """What an EpochReport says of a growing model, from the scores of its configurations, whoever evaluated them.
 
-    Tells the body what each of its seeds brings, so that gates and reports know. figures: of the model, if they have been read already.
+    Tells the body what each of its seeds brings, so that gates and reports know.
     """
     record_contributions(model, scores)
     blended = model.at(*BLENDED)
     base, harvested = scores[frozenset(blended)], scores[frozenset(model.at(Stage.FOSSILIZED))]
     accuracy = {on: score.accuracy for on, score in scores.items()}
-    figures = model.figures().tolist() if figures is None else figures
-    seeds = model.reports(figures)
+    seeds = model.reports()
     return {
         "val_loss": base.loss,
         "val_accuracy": base.accuracy,
@@ -166,7 +165,7 @@ def measured(model: Growable, scores: Mapping[Configuration, Score], figures: Se
         "bare_accuracy": accuracy[frozenset()] if blended else None,
         "harvest_accuracy": harvested.accuracy,
         "harvest_loss": harvested.loss,
-        "gradients": model.host_gradients(figures),
+        "gradients": model.host_gradients(),
         "seeds": seeds,
         "verdicts": tuple(model.verdict(seed.slot, seed) if seed.stage in LIVE else None for seed in seeds),
         "interactions": interactions(blended, accuracy),
