@@ -3,10 +3,10 @@
     python benchmarks/bookkeeping.py [--hosts 16] [--controllers heuristic random] [--json FILE]
 
 An engine that trains hundreds of hosts as one program is as fast as what is left to be done for one host after another. Hosts of the
-digits family are played under each controller, all at the same epoch as such an engine has them, and every call of a part is timed,
-without the parts that are called inside it. Training, evaluation and the order of the data belong to the engine and are left out; there
-are few samples, because nothing here depends on their number. Each host is played once before: a structure that was never seen costs
-more, and after some hosts none is.
+digits family are played under each controller, all at the same epoch as such an engine has them, and every call of a part is timed in
+processor time, without the parts that are called inside it. Training, evaluation and the order of the data belong to the engine and are
+left out; there are few samples, because nothing here depends on their number. Each host is played once before: a structure that was
+never seen costs more, and after some hosts none is.
 
 `make` is a host made anew once its architecture is known; `first` is the first host of an architecture.
 """
@@ -76,11 +76,11 @@ class Clock:
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
             self._inside.append(0.0)
-            began = time.perf_counter()
+            began = time.process_time()
             try:
                 return function(*args, **kwargs)
             finally:
-                took = time.perf_counter() - began
+                took = time.process_time() - began
                 self.seconds[part] += took - self._inside.pop()
                 if self._inside:
                     self._inside[-1] += took
@@ -117,7 +117,7 @@ class Listener:
 
 
 def played(controller: str, growth: Growth, hosts: int) -> dict[str, Any]:
-    """Milliseconds per host and epoch of each part, under one controller; and what it did."""
+    """One play under a controller: how many epochs there were in all, and in how many of them it acted."""
     starts = [Start("digits", seed) for seed in range(hosts)]
     decider = ControllerDecider([make(controller)] * hosts)
     results = Play(growth, decider, starts, hub=Hub(sinks=[Listener()])).through()
@@ -154,9 +154,9 @@ def making(hosts: int) -> dict[str, float]:
     seconds: dict[str, list[float]] = {"first": [], "make": []}
     seen: set[object] = set()
     for seed in [*range(hosts)] * 2:
-        began = time.perf_counter()
+        began = time.process_time()
         run = growth.make(Start("digits", seed))
-        took = time.perf_counter() - began
+        took = time.process_time() - began
         seconds["make" if run.host.architecture in seen else "first"].append(took)
         seen.add(run.host.architecture)
     return {name: 1e3 * sum(values) / len(values) for name, values in seconds.items()}

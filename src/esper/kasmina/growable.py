@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from types import FunctionType
 from typing import Any, get_args
 
@@ -28,7 +27,7 @@ from esper.kasmina.norms import (
     tracked_norms,
 )
 from esper.kasmina.optimizer_groups import SLOT_KEY, Follower
-from esper.kasmina.slot import FIGURES, FRESH, Form, Slot, Slots
+from esper.kasmina.slot import FIGURES, FRESH, Form, Place, Slot, Slots
 from esper.kasmina.state import check_state
 from esper.leyline.actions import Curve, Decision, Op, Style
 from esper.leyline.errors import ConfigError, GateError, SlotError, TransitionError, unknown
@@ -53,6 +52,7 @@ class Growable(nn.Module):
     checkpoint: recompute the activations inside seeds in the backward pass: less memory, more time.
     topology: states the features' layout at a path where shapes alone do not tell.
     seed: the random stream that new seeds are initialised from.
+    places: what was found at these paths of a model of the same architecture on the same device; by default this one is probed.
 
     One epoch: train, measure (`record`), decide and act, then `tick()`.
     """
@@ -70,6 +70,7 @@ class Growable(nn.Module):
         checkpoint: bool = False,
         topology: Mapping[str, Topology | str] | None = None,
         seed: int = 0,
+        places: Mapping[str, Place] | None = None,
     ) -> None:
         super().__init__()
         if isolation not in get_args(Isolation):
@@ -80,7 +81,8 @@ class Growable(nn.Module):
         for id in named:
             if not isinstance(id, str) or not id or "/" in id:
                 raise SlotError(f"a slot's id is a string, not empty and without '/', found {id!r}")
-        places = probe(model, example, named.values(), causal=causal, topology=topology or {})
+        if places is None:
+            places = probe(model, example, named.values(), causal=causal, topology=topology or {})
         if len(set(named.values())) != len(named):
             raise SlotError("two slots have the same path; a module can carry one slot")
         self.host = model
@@ -203,13 +205,12 @@ class Growable(nn.Module):
         def report(id: str) -> SeedReport:
             return self.slots[id].report(rows[id], host, self._host_size)
 
-        for slot in self.slots.values():
-            if slot.seed is not None:
-                slot.state = replace(slot.state, **slot.gradients(rows[slot.id], host, self._host_size))
-                slot.meter.reset()
         self.host_meter.reset()
-        for slot in self.slots.values():
-            self._settled(slot, commands.tick(slot, report=report, gates=self.gates, config=self.lifecycle))
+        for id, slot in self.slots.items():
+            gradients = slot.gradients(rows[id], host, self._host_size)
+            if slot.seed is not None:
+                slot.meter.reset()
+            self._settled(slot, commands.tick(slot, gradients=gradients, report=report, gates=self.gates, config=self.lifecycle))
 
     def _command(self, id: str, command: Callable[..., list[Event]], *args: Any, **kwargs: Any) -> None:
         slot = self.slots[id]

@@ -93,6 +93,7 @@ class Slot(nn.Module):
         self.meter = GradientMeter()
         # A tensor that the graph reads: a step of alpha changes its value and recompiles nothing.
         self.register_buffer("alpha", torch.zeros((), dtype=place.dtype))
+        self._empty: tuple[SeedState, int, SeedReport] | None = None
         self._size: int | None = 0
         self._kind: str | None = ""
         self.form = Form.ABSENT
@@ -208,12 +209,15 @@ class Slot(nn.Module):
     def report(self, figures: Sequence[float], host: GradientStats | None, host_parameters: int) -> SeedReport:
         """All that is known about the seed now. figures: as read from the device. host: its gradients of the present epoch.
 
-        Gradients are those of the present epoch, or of the last one while this one has no step yet.
+        Gradients are those of the present epoch, or of the last one while this one has no step yet. Of an empty slot nothing new is known
+        while its record stays, and its report stays as well.
         """
         state, place = self.state, self.place
+        if self.seed is None and self._empty is not None and self._empty[0] is state and self._empty[1] == host_parameters:
+            return self._empty[2]
         known = {name: getattr(state, name) for name in RECORD}
         known |= self.gradients(figures, host, host_parameters)
-        return SeedReport(
+        made = SeedReport(
             **known,
             slot=self.id,
             topology=place.shape.topology,
@@ -225,6 +229,9 @@ class Slot(nn.Module):
             host_parameters=host_parameters,
             finite=bool(figures[SUMS]),
         )
+        if self.seed is None:
+            self._empty = state, host_parameters, made
+        return made
 
     def gradients(self, figures: Sequence[float], host: GradientStats | None, host_parameters: int) -> dict[str, Any]:
         """What the present epoch says of the seed's gradients, as fields of its record; nothing before its first step."""

@@ -47,7 +47,7 @@ class Host:
 
     def __init__(self, task: Task, data: Data, member: Member, seed: int, config: TrainingConfig) -> None:
         self.task, self.data, self.member, self.seed, self.config = task, data, member, seed, config
-        net, slots, example, self.split = task.prepare(data, member, seed)
+        net, slots, example, self.split, self.architecture = task.prepare(data, member, seed)
         device = data.train.x.device
         net.to(device)
         if config.channels_last:
@@ -55,14 +55,21 @@ class Host:
         # The embargo is a cool-down, not the rest of a short life: at most a tenth of the budget.
         embargo = max(1, min(config.lifecycle.embargo_epochs, member.epochs // 10))
         lifecycle = replace(config.lifecycle, embargo_epochs=embargo)
-        growth = stream_seed("growth", seed)
+        layout = (self.architecture, tuple(slots.values()), device)
         self.model = Growable(
-            net, slots, example.to(device), isolation=config.isolation, gates=config.gates, lifecycle=lifecycle, seed=growth
+            net,
+            slots,
+            example.to(device),
+            isolation=config.isolation,
+            gates=config.gates,
+            lifecycle=lifecycle,
+            seed=stream_seed("growth", seed),
+            places=task.probed.get(layout),
         )
+        task.probed[layout] = {slot.place.path: slot.place for slot in self.model.slots.values()}
         self.optimizer = _optimizer(self.model, member)
         self.model.follow(self.optimizer)
         self.run = _compiled(self.model, config.compile) if config.compile else self.model
-        self.architecture = (tuple(example.shape[1:]), repr(net), tuple(tuple(p.shape) for p in net.parameters()))
         self.counted = task.counted.setdefault(self.architecture, {})
         self.governor = Governor(config.governor, data.classes)
         self.start_parameters = self.model.parameter_count()

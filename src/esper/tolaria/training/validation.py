@@ -61,7 +61,8 @@ def _error(first: Score, second: Score) -> float | None:
 
 def _standard_error(shares: NDArray[np.floating], targets: int) -> float:
     """Of the mean of shares of targets, in points; as if one target more had been the odd one out, so that it is never 0."""
-    squares = float(((shares - shares.mean(dtype=np.float64)) ** 2).sum()) + 1.0 / targets**2
+    rest = shares - np.add.reduce(shares, dtype=np.float64) / len(shares)
+    squares = float(np.add.reduce(rest * rest)) + 1.0 / targets**2
     return 100.0 * math.sqrt(squares) / len(shares)
 
 
@@ -86,18 +87,15 @@ class Evaluated:
 
     def scores(self, losses: Array, hits: Array, by_class: Array) -> tuple[dict[Configuration, Score], tuple[float, ...]]:
         """The score of each configuration, and the accuracy by class of the first."""
-        samples = hits.shape[1]
+        samples, targets = hits.shape[1], self.targets
+        found = np.add.reduce(hits, axis=1, dtype=np.float64).tolist()  # [K]
+        shares = hits if targets == 1 else hits / targets
         scores = {
-            on: Score(
-                loss=float(total) / samples,
-                accuracy=100.0 * float(row.sum(dtype=np.float64)) / (samples * self.targets),
-                hits=row / self.targets,
-                targets=self.targets,
-            )
-            for on, total, row in zip(self.wanted, losses, hits, strict=True)
+            on: Score(loss=total / samples, accuracy=100.0 * right / (samples * targets), hits=row, targets=targets)
+            for on, total, right, row in zip(self.wanted, losses.tolist(), found, shares, strict=True)
         }
-        shares = 100.0 * by_class[0] / by_class[1].clip(min=1)
-        return scores, tuple(shares.tolist())
+        by_label = 100.0 * by_class[0] / np.maximum(by_class[1], 1)
+        return scores, tuple(by_label.tolist())
 
     def read(self) -> tuple[dict[Configuration, Score], tuple[float, ...]]:
         """The scores, for a caller that has nothing else to wait for."""
