@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from torch import nn
 from esper.kasmina.alpha import Ramp
 from esper.kasmina.attach.probe import evaluating, untouched
 from esper.kasmina.blending import Gating
+from esper.kasmina.blueprints.registry import get
 from esper.kasmina.gates import NEXT_GATE, judge
 from esper.kasmina.seed_state import SeedState
 from esper.kasmina.slot import Slot, random_stream
@@ -202,8 +203,16 @@ def _stream(seed: int, slot: str, count: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{slot}/{count}".encode()).digest()[:7], "big")
 
 
+_TRIED: set[Hashable] = set()
+"""Blueprints whose seed has run on features of some shape."""
+
+
 def _check_shape(slot: Slot, seed: nn.Module, blueprint: str) -> None:
-    """Run the new seed once on features like those of the probe, leaving its buffers and the random streams as they are."""
+    """Run the first seed of a blueprint for such features on some like those of the probe, leaving its buffers and the random streams as
+    they are."""
+    tried = (get(slot.place.shape.topology, blueprint), slot.place.shape, slot.place.example_shape, slot.alpha.dtype, slot.alpha.device)
+    if tried in _TRIED:
+        return
     features = torch.zeros(slot.place.example_shape, dtype=slot.alpha.dtype, device=slot.alpha.device)
     try:
         with untouched(seed), evaluating(seed):
@@ -213,6 +222,7 @@ def _check_shape(slot: Slot, seed: nn.Module, blueprint: str) -> None:
         raise BlueprintError(f"blueprint {blueprint!r} fails on {where}: {type(error).__name__}: {error}") from error
     if shape != tuple(features.shape):
         raise BlueprintError(f"blueprint {blueprint!r} turns features of shape {tuple(features.shape)} into {shape} at slot {slot.id!r}")
+    _TRIED.add(tried)
 
 
 def _member(kind: type[E], value: object) -> E:

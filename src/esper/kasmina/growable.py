@@ -208,7 +208,7 @@ class Growable(nn.Module):
         self.host_meter.reset()
         for id, slot in self.slots.items():
             gradients = slot.gradients(rows[id], host, self._host_size)
-            if slot.seed is not None:
+            if slot.state.stage in OCCUPIED:
                 slot.meter.reset()
             self._settled(slot, commands.tick(slot, gradients=gradients, report=report, gates=self.gates, config=self.lifecycle))
 

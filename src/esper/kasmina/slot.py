@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Sequence, ValuesView
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from enum import Enum, auto
 from typing import Any, TypeVar
@@ -39,7 +39,9 @@ def random_stream(seed: int) -> Iterator[None]:
 
     Outside inference mode, whose tensors could never be trained.
     """
-    with torch.inference_mode(False), torch.random.fork_rng(devices=[]), torch.device("cpu"):
+    # A device as context takes a turn in every call; the CPU is where things are made anyway, unless somebody said otherwise.
+    elsewhere = torch.get_default_device().type != "cpu"
+    with torch.inference_mode(False), torch.random.fork_rng(devices=[]), torch.device("cpu") if elsewhere else nullcontext():
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would restart those of the accelerators too
         yield
 
@@ -213,7 +215,8 @@ class Slot(nn.Module):
         while its record stays, and its report stays as well.
         """
         state, place = self.state, self.place
-        if self.seed is None and self._empty is not None and self._empty[0] is state and self._empty[1] == host_parameters:
+        empty = state.stage not in OCCUPIED
+        if empty and self._empty is not None and self._empty[0] is state and self._empty[1] == host_parameters:
             return self._empty[2]
         known = {name: getattr(state, name) for name in RECORD}
         known |= self.gradients(figures, host, host_parameters)
@@ -229,7 +232,7 @@ class Slot(nn.Module):
             host_parameters=host_parameters,
             finite=bool(figures[SUMS]),
         )
-        if self.seed is None:
+        if empty:
             self._empty = state, host_parameters, made
         return made
 

@@ -103,8 +103,8 @@ class Growth:
         if threads:
             torch.set_num_threads(threads)
         if task.name not in self._families:
-            self._families[task.name] = config.fixed(task.family)
-        member = config.drawn(self._families[task.name], start.seed)
+            self._families[task.name] = config.fixed_family(task.family)
+        member = config.member_of(self._families[task.name], start.seed)
         host = Host(task, self.data(task), member, start.seed, config.training)
         for slot in config.slots:
             if slot not in host.model.slot_ids:

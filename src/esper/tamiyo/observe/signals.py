@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from esper.leyline.observation import (
     OBSERVATION_LIMIT,
     OBSERVED_GATES,
     OBSERVED_STAGES,
-    Field,
 )
 from esper.leyline.reports import EpochReport, LifecycleConfig, SeedReport
 from esper.leyline.stages import BLENDED, OCCUPIED, Stage
@@ -110,9 +110,10 @@ class SignalTracker:
         masks = Masks(report, self.rules, self.blueprints)
         if self._priced is None or self._priced[0] is not masks.blueprint_mask:
             self._priced = masks.blueprint_mask, _frozen(self._costs(masks))
+        host, slots = _filled(self._host_values(report), [self._slot_values(report, index) for index in range(len(found))])
         return Observation(
-            host=_frozen(_HOST.filled([self._host_values(report)])[0]),
-            slots=_frozen(_SLOT.filled([self._slot_values(report, index) for index in range(len(found))])),
+            host=_frozen(host),
+            slots=_frozen(slots),
             blueprints=_frozen(np.array([self._blueprint(seed) for seed in report.seeds], dtype=np.int64)),
             costs=self._priced[1],
             masks=masks,
@@ -365,26 +366,32 @@ def _log_ratio(value: float, reference: float, base: int) -> float:
     return _log(value / reference, base) if reference > 0.0 else math.nan
 
 
-class _Columns:
-    """Where the fields of a schema lie, and their bounds."""
-
-    def __init__(self, fields: Sequence[Field]) -> None:
-        self.places = {field.name: place for place, field in enumerate(fields)}
-        self.low, self.high = np.array([field.low for field in fields]), np.array([field.high for field in fields])
-
-    def filled(self, rows: Sequence[Mapping[str, float]]) -> NDArray[np.float32]:
-        """[rows, fields], from values by name: each within its bounds, infinities at the bound on their side; 0 for NaN, which has no
-        meaning, and for what has no entry."""
-        table = [[0.0] * len(self.places) for _ in rows]
-        for line, values in zip(table, rows, strict=True):
-            for name, value in values.items():
-                line[self.places[name]] = value
-        bounded = np.array(table).reshape(len(rows), len(self.places)).clip(self.low, self.high)
-        bounded[np.isnan(bounded)] = 0.0
-        return bounded.astype(np.float32)
+_HOST_PLACES = {field.name: place for place, field in enumerate(OBSERVATION.host_fields)}
+_SLOT_PLACES = {field.name: place for place, field in enumerate(OBSERVATION.slot_fields)}
 
 
-_HOST, _SLOT = _Columns(OBSERVATION.host_fields), _Columns(OBSERVATION.slot_fields)
+@cache
+def _bounds(slots: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The least and the largest values of a host and of so many slots, one after another."""
+    fields = (*OBSERVATION.host_fields, *OBSERVATION.slot_fields * slots)
+    return np.array([field.low for field in fields]), np.array([field.high for field in fields])
+
+
+def _filled(host: Mapping[str, float], slots: Sequence[Mapping[str, float]]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """[H] and [S, F], from values by name: each within the bounds of its field, infinities at the bound on their side; 0 for NaN, which has
+    no meaning, and for what has no entry. All in one array: so small, it costs by the call."""
+    line = [0.0] * (len(_HOST_PLACES) + len(slots) * len(_SLOT_PLACES))
+    for name, value in host.items():
+        line[_HOST_PLACES[name]] = value
+    for number, values in enumerate(slots):
+        start = len(_HOST_PLACES) + number * len(_SLOT_PLACES)
+        for name, value in values.items():
+            line[start + _SLOT_PLACES[name]] = value
+    low, high = _bounds(len(slots))
+    bounded = np.minimum(np.maximum(np.array(line, dtype=np.float64), low), high)
+    bounded[np.isnan(bounded)] = 0.0
+    seen = bounded.astype(np.float32)
+    return seen[: len(_HOST_PLACES)], seen[len(_HOST_PLACES) :].reshape(len(slots), len(_SLOT_PLACES))
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -70,7 +70,10 @@ class Host:
         self.optimizer = _optimizer(self.model, member)
         self.model.follow(self.optimizer)
         self.run = _compiled(self.model, config.compile) if config.compile else self.model
+        self.stream = stream_seed("host", seed)
+        """What the order of the data and its augmentation are drawn from."""
         self.counted = task.counted.setdefault(self.architecture, {})
+        self._counts: dict[str, tuple[Hashable, dict[str, int]]] = {}
         self.governor = Governor(config.governor, data.classes)
         self.start_parameters = self.model.parameter_count()
         self.epoch = self.steps = self.germinated = self.fossilized = self.pruned = self.rollbacks = 0
@@ -86,9 +89,10 @@ class Host:
 
     def begin_epoch(self) -> EpochPlan:
         """Begin the next epoch: it counts from here on, and its learning rate is set."""
+        rate = self.member.rate_at(self.epoch)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.member.rate_at(self.epoch)
-        order = epoch_order(len(self.split), stream_seed("host", self.seed), self.epoch).to(self.split.x.device)
+            group["lr"] = rate
+        order = epoch_order(len(self.split), self.stream, self.epoch).to(self.split.x.device)
         plan = EpochPlan(epoch=self.epoch, batches=_batches(order, self.member.batch), flops=self._count_training())
         self.epoch += 1
         return plan
@@ -180,7 +184,7 @@ class Host:
         """The samples at these positions of the training split, augmented as that epoch says."""
         x, y = self.split.x[index], self.split.y[index]
         if self.member.augment:
-            x = self.task.augment(x, self.member, stream_seed("host", self.seed), epoch, index)
+            x = self.task.augment(x, self.member, self.stream, epoch, index)
         if self.config.channels_last and x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         return x, y
@@ -277,6 +281,9 @@ class Host:
 
     def _count_training(self) -> dict[str, int]:
         """Operations that this epoch's training takes."""
+        return self._as_before("training", self._structure(), self._training_operations)
+
+    def _training_operations(self) -> dict[str, int]:
         forms = {id: slot.form for id, slot in self.model.slots.items()}
         forward, backward = self._per_sample(forms, backward=True)
         if self.config.isolation == "shadow" and (training := self.model.at(Stage.TRAINING)):
@@ -286,7 +293,12 @@ class Host:
 
     def _count_validation(self, wanted: Sequence[Configuration]) -> dict[str, int]:
         """Operations of validating the network as it is, samples for its batch norms included, and of the other configurations."""
-        slots, recalibrates = self.model.slots, self._recalibrates()
+        recalibrates = self._recalibrates()
+        known = (self._structure(), wanted, recalibrates)
+        return self._as_before("validation", known, lambda: self._validation_operations(wanted, recalibrates))
+
+    def _validation_operations(self, wanted: Sequence[Configuration], recalibrates: bool) -> dict[str, int]:
+        slots = self.model.slots
         samples = len(self.data.val) + (min(self.config.recalibrate, len(self.split)) if recalibrates else 0)
         total = plain = self._per_sample({id: slot.form for id, slot in slots.items()})[0]
         if recalibrates:
@@ -295,6 +307,16 @@ class Host:
             # Every seed that some configuration has on runs for all of them.
             total = self._per_sample(forms_showing(slots, frozenset().union(*wanted)))[0] * len(wanted)
         return {"validation": plain * samples, "counterfactual": (total - plain) * samples}
+
+    def _structure(self) -> Hashable:
+        """What the operations of an epoch follow from, but for the configurations that are measured."""
+        return tuple([(slot.form, slot.state.stage, slot.kind()) for slot in self.model.slots.values()])
+
+    def _as_before(self, part: str, known: Hashable, operations: Callable[[], dict[str, int]]) -> dict[str, int]:
+        """The operations of a part of the epoch: the same as in the last one, unless what they follow from has changed."""
+        if part not in self._counts or self._counts[part][0] != known:
+            self._counts[part] = known, operations()
+        return self._counts[part][1]
 
     def _per_sample(self, forms: Mapping[str, Form], *, backward: bool = False) -> Counts:
         """Operations of the forward and of the backward pass for one sample, with the slots in these forms."""
