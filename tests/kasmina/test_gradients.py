@@ -268,10 +268,12 @@ def test_reports_verdicts_and_a_tick_from_figures_that_were_read_before_read_not
     read = torch.cat([other.figures() for other in nets]).tolist()
     each = len(read) // 2
     with reads() as found:
-        reports = [other.reports(read[i * each : (i + 1) * each]) for i, other in enumerate(nets)]
-        judged = [net.verdict(report.slot, report) for report in reports[0]]
-        gradients = net.host_gradients(read[:each])
-        net.tick(read[:each])
+        for i, other in enumerate(nets):
+            other.cache_figures(read[i * each : (i + 1) * each])
+        reports = [other.reports() for other in nets]
+        judged = [net.verdict(slot) for slot in net.slot_ids]
+        gradients = net.host_gradients()
+        net.tick()
     assert found == []
     assert (reports, judged, gradients) == (expected, verdicts, host)
     assert [report.finite for report in reports[0]] == [True, True, False]

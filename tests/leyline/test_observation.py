@@ -6,8 +6,6 @@ import dataclasses
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from esper.leyline.errors import UnknownNameError
 from esper.leyline.observation import (
@@ -17,7 +15,6 @@ from esper.leyline.observation import (
     SLOT_FIELDS,
     Field,
     ObservationSchema,
-    clamp,
 )
 
 STAGES = ["dormant", "germinated", "training", "blending", "holding", "fossilized", "pruned", "embargoed", "resetting"]
@@ -77,20 +74,6 @@ def test_every_field_is_bounded_by_ten_encloses_zero_and_explains_itself(field: 
     assert field.low < field.high
     assert field.unit
     assert field.why
-
-
-@given(field=st.sampled_from([*HOST_FIELDS, *SLOT_FIELDS]), value=st.floats() | st.integers())
-def test_clamp_always_gives_a_finite_value_inside_the_bounds(field: Field, value: float) -> None:
-    result = clamp(field, value)
-    assert type(result) is float
-    assert field.low <= result <= field.high
-    if field.low <= value <= field.high:
-        assert result == value
-
-
-def test_clamp_sends_infinities_to_their_bound_and_nan_to_zero() -> None:
-    field = Field(name="x", unit="", low=-4.0, high=1.0, why="")
-    assert [clamp(field, value) for value in (math.inf, -math.inf, math.nan)] == [1.0, -4.0, 0.0]
 
 
 @pytest.mark.parametrize(("low", "high"), [(1.0, 2.0), (-2.0, -1.0), (0.0, 0.0), (0.0, 11.0), (-math.inf, 0.0), (math.nan, 1.0)])

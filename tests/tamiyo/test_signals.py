@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from esper.leyline.actions import Decision, Op, Style
 from esper.leyline.errors import StateError, UnknownNameError
-from esper.leyline.observation import NO_BLUEPRINT, OBSERVATION
-from esper.leyline.reports import EpochReport, LifecycleConfig
+from esper.leyline.observation import NO_BLUEPRINT, OBSERVATION, OBSERVED_GATES, OBSERVED_STAGES, SLOT_FIELDS, Field
+from esper.leyline.reports import EpochReport, GateVerdict, LifecycleConfig
 from esper.leyline.stages import Stage
 from esper.tamiyo import Observation, Rules, SignalTracker
+from esper.tamiyo.observe.signals import _filled
 from tests.tamiyo.samples import BLUEPRINTS, HEALTHY, SLOTS, report, report_streams, seed, tracker
 from tests.tamiyo.simulator import World, play
 
@@ -337,12 +338,32 @@ def test_the_report_travels_with_the_observation() -> None:
 
 
 def test_no_field_of_the_schema_is_forgotten() -> None:
-    made = tracker(("r0c0",))
-    told: set[str] = set()
-    measured: dict[str, Any] = {"gradients": HEALTHY, "gradient_ratio": 1.0}
-    for stage in (Stage.TRAINING, Stage.HOLDING):
-        moment = report(seed("r0c0", stage, contribution=1.0, trial_contribution=1.0, **measured))
-        made.observe(moment)
-        told |= made._slot_values(moment, 0).keys()
-    assert told == {field.name for field in OBSERVATION.slot_fields}
-    assert made._host_values(moment).keys() == {field.name for field in OBSERVATION.host_fields}
+    made = tracker(("r0c0", "r0c1"))
+    host, slot = set[str](), set[str]()
+    for number, stage in enumerate(OBSERVED_STAGES):
+        each = seed(
+            "r0c0",
+            stage,
+            previous_stage=stage,
+            style=list(Style)[number % len(Style)],
+            contribution=1.0,
+            trial_contribution=1.0,
+            gradients=HEALTHY,
+            gradient_ratio=1.0,
+        )
+        for gate in OBSERVED_GATES:
+            moment = report(each, seed("r0c1"), verdicts=(GateVerdict(gate, "r0c0", True), None), interactions={("r0c0", "r0c1"): 1.0})
+            made.observe(moment)
+            slot |= made._slot_values(moment, 0).keys()
+        made.note_decision(Decision(op=list(Op)[number % len(Op)]), succeeded=True)
+        host |= made._host_values(moment).keys()
+    assert slot == {field.name for field in OBSERVATION.slot_fields}
+    assert host == {field.name for field in OBSERVATION.host_fields}
+
+
+@given(field=st.sampled_from(SLOT_FIELDS), value=st.floats(width=32) | st.integers(-(2**20), 2**20))
+def test_what_is_seen_is_inside_the_bounds_of_its_field_and_nan_is_seen_as_zero(field: Field, value: float) -> None:
+    _, slots = _filled({}, [{}, {field.name: value}])
+    result = slots[1, SLOT_FIELDS.index(field)].item()
+    assert result == np.float32(0.0 if math.isnan(value) else min(max(value, field.low), field.high))
+    assert np.count_nonzero(slots) == bool(result), "0 for what has no entry"

@@ -92,20 +92,20 @@ def test_growing_shifts_neither_order_nor_augmentation() -> None:
     assert growing.model.report("r0c0").stage is Stage.HOLDING
     assert growing.model.report("r1c1").stage is Stage.TRAINING
     assert bits(told[0]) == bits(told[1])
-    assert len(told[0]) == len(plans) * 5
-    assert bits(told[0][1]) != bits(told[0][6]), "another epoch has another order"
+    assert len(told[0]) == len(plans) * 4
+    assert bits(told[0][0]) != bits(told[0][4]), "another epoch has another order"
 
 
 def test_every_sample_is_seen_once_in_every_epoch() -> None:
     host = make_host(0, UNMEASURED, train_size=100, batch=32)
     batches = recorded(host)
     train_epoch(host)
-    seen = torch.cat([x for x, _ in batches[1:]]).flatten(1)
+    seen = torch.cat([x for x, _ in batches]).flatten(1)
     expected = host.split.x.flatten(1)
-    assert [len(x) for x, _ in batches[1:]] == [32, 32, 32, 4]
+    assert [len(x) for x, _ in batches] == [32, 32, 32, 4]
     assert sorted(map(tuple, seen.tolist())) == sorted(map(tuple, expected.tolist()))
     train_epoch(host)
-    again = torch.cat([x for x, _ in batches[6:]]).flatten(1)
+    again = torch.cat([x for x, _ in batches[4:]]).flatten(1)
     assert sorted(map(tuple, again.tolist())) == sorted(map(tuple, expected.tolist()))
     assert not torch.equal(again, seen), "each epoch has an order of its own"
 
@@ -114,7 +114,7 @@ def test_a_last_batch_of_one_joins_the_one_before() -> None:
     host = make_host(0, UNMEASURED, train_size=97, batch=48)  # a batch norm over vectors could not work on a single sample
     batches = recorded(host)
     train_epoch(host)
-    assert [len(x) for x, _ in batches[1:]] == [48, 49]
+    assert [len(x) for x, _ in batches] == [48, 49]
 
 
 def bare_loop(host: nn.Module, optimizer: torch.optim.Optimizer, seed: int, rates: list[float], clip: float) -> list[tuple[float, float]]:

@@ -488,7 +488,7 @@ def test_preparing_a_host_changes_nothing_but_what_it_returns(digits: Data) -> N
     task = get("digits")
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
-    host, slots, example, split = task.prepare(digits, task.family.standard, seed=5)
+    host, slots, example, split, _ = task.prepare(digits, task.family.standard, seed=5)
     assert torch.equal(torch.random.get_rng_state(), before)
     built, paths, _ = task.build_host(task.family.standard, 10, seed=5)
     assert slots == paths

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from esper.kasmina.attach.probe import evaluating
 from esper.kasmina.blueprints import blueprint as register_blueprint
 from esper.kasmina.blueprints import unregister
+from esper.kasmina.slot import Form
 from esper.leyline.actions import Decision, Op, Style
 from esper.leyline.reports import Isolation, Topology
 from esper.leyline.stages import Stage
@@ -24,10 +26,10 @@ from esper.tolaria.data import Split
 from esper.tolaria.data.digits import read_digits
 from esper.tolaria.data.formats import Images
 from esper.tolaria.tasks import VisionTask, get
-from esper.tolaria.training import flops
+from esper.tolaria.training import host as hosts
 from esper.tolaria.training.attribution import configurations
 from esper.tolaria.training.config import TrainingConfig
-from esper.tolaria.training.flops import _count, per_sample
+from esper.tolaria.training.flops import count, per_sample
 from esper.tolaria.training.host import Host
 from esper.tolaria.training.validation import evaluate, measured, wanted_of
 from tests.tolaria.small import EASY, OPEN, bits, epoch, germinate, grow_to, looked, make_host, plain_score, train_epoch
@@ -269,11 +271,12 @@ def test_seeds_that_are_counted_one_by_one_add_up_to_the_whole_network(isolation
         return host.task.loss(host.model(x), y)
 
     for backward in (True, False):
-        found = per_sample({}, host.model, "a host", 2, run, backward=backward)
-        assert found == _count(host.model, 2, run, backward)
+        counting = partial(count, host.model, 2, run, backward)
+        forms = {id: slot.form for id, slot in host.model.slots.items()}
+        assert per_sample({}, host.model, forms, counting, backward) == counting()
         with host.model.trial("r0c1"):
-            found = per_sample({}, host.model, "a host", 2, run, backward=backward)
-            assert found == _count(host.model, 2, run, backward)
+            expected = counting()
+        assert per_sample({}, host.model, {**forms, "r0c1": Form.TRIAL}, counting, backward) == expected
 
 
 def test_the_counter_runs_no_more_once_every_part_of_a_network_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +285,7 @@ def test_the_counter_runs_no_more_once_every_part_of_a_network_is_known(monkeypa
         grow_to(host, Stage.FOSSILIZED, slot, blueprint)
         epoch(host)
     host = make_host(0, widths=(2, 2, 4), epochs=60)
-    monkeypatch.setattr(flops, "_count", None)
+    monkeypatch.setattr(hosts, "count", None)
     grow_to(host, Stage.FOSSILIZED, "r0c0", "conv_light")
     grow_to(host, Stage.FOSSILIZED, "r0c1", "conv_small")
     assert host.flops["counterfactual"] > 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from torch import nn
 from esper.kasmina.alpha import Ramp
 from esper.kasmina.attach.probe import evaluating, untouched
 from esper.kasmina.blending import Gating
+from esper.kasmina.blueprints.registry import get
 from esper.kasmina.gates import NEXT_GATE, judge
 from esper.kasmina.seed_state import SeedState
 from esper.kasmina.slot import Slot, random_stream
@@ -61,7 +62,7 @@ def advance(slot: Slot, *, report: Report, gates: GateConfig, cause: str = "adva
     state = state.enter(slot.id, GATE_BEFORE[gate])
     if state.stage is Stage.BLENDING:
         curve = Curve.SIGMOID if state.style is Style.SIGMOID_ADD else Curve.LINEAR
-        state = replace(state, ramp=Ramp(start=0.0, target=state.alpha_target, epochs=state.tempo, curve=curve))
+        state = state.changed(ramp=Ramp(start=0.0, target=state.alpha_target, epochs=state.tempo, curve=curve))
     return [gate_event(verdict), _enter(slot, state, cause)]
 
 
@@ -104,8 +105,11 @@ def fossilize(slot: Slot, *, report: Report, gates: GateConfig) -> list[Event]:
     return [gate_event(verdict), _enter(slot, state, "fossilize")]
 
 
-def tick(slot: Slot, *, report: Report, gates: GateConfig, config: LifecycleConfig) -> list[Event]:
-    """Begin the next epoch: what moves by itself (alpha, ramps, embargo, reset; with auto_advance G1 and G3), then the counts."""
+def tick(slot: Slot, *, gradients: Mapping[str, Any], report: Report, gates: GateConfig, config: LifecycleConfig) -> list[Event]:
+    """Begin the next epoch: what moves by itself (alpha, ramps, embargo, reset; with auto_advance G1 and G3), then the counts.
+
+    gradients: what the epoch told of them, for the record.
+    """
     events: list[Event] = []
     state = slot.state
     if state.stage is Stage.PRUNED:
@@ -119,12 +123,12 @@ def tick(slot: Slot, *, report: Report, gates: GateConfig, config: LifecycleConf
         events += _try_advance(slot, report, gates)
     elif state.ramp is not None and state.stage is Stage.BLENDING:
         if not state.ramp.done:
-            slot.become(replace(state, ramp=state.ramp.step()))
+            slot.become(state.changed(ramp=state.ramp.step()))
         if slot.state.ramp_left == 0 and state.pruning:
             events.append(_remove(slot, "end of ramp"))
         elif slot.state.ramp_left == 0 and config.auto_advance and state.alpha_target == 1.0:
             events += _try_advance(slot, report, gates)
-    _count(slot)
+    _count(slot, gradients)
     return events
 
 
@@ -135,11 +139,11 @@ def record(slot: Slot, contribution: float | None, trial_contribution: float | N
     if contribution is not None:
         if state.stage not in BLENDED:
             raise TransitionError(f"slot {slot.id!r} is {state.stage.name}; a contribution needs a seed that is blended in")
-        state = replace(state, contribution=float(contribution), contribution_error=error, contribution_loss=loss, contribution_age=0)
+        state = state.changed(contribution=float(contribution), contribution_error=error, contribution_loss=loss, contribution_age=0)
     if trial_contribution is not None:
         if state.stage is not Stage.TRAINING:
             raise TransitionError(f"slot {slot.id!r} is {state.stage.name}; a trial is for a seed in TRAINING")
-        state = replace(state, trial_contribution=float(trial_contribution), trial_error=error, trial_loss=loss)
+        state = state.changed(trial_contribution=float(trial_contribution), trial_error=error, trial_loss=loss)
     slot.state = state
 
 
@@ -160,12 +164,12 @@ def _try_advance(slot: Slot, report: Report, gates: GateConfig) -> list[Event]:
     return advance(slot, report=report, gates=gates, cause="tick") if verdict.passed else [gate_event(verdict)]
 
 
-def _count(slot: Slot) -> None:
+def _count(slot: Slot, gradients: Mapping[str, Any]) -> None:
     """The epoch that begins counts for the stage it is spent in; a slot without a seed has no age."""
     state = slot.state
     if state.stage is not Stage.DORMANT:
         age, measured = state.age + 1, state.contribution_age + 1
-        slot.state = replace(state, epochs_in_stage=state.epochs_in_stage + 1, age=age, contribution_age=measured)
+        slot.state = state.changed(epochs_in_stage=state.epochs_in_stage + 1, age=age, contribution_age=measured, **gradients)
 
 
 def _enter(slot: Slot, state: SeedState, cause: str) -> Event:
@@ -184,7 +188,7 @@ def _remove(slot: Slot, cause: str) -> Event:
 def _send_alpha(slot: Slot, ramp: Ramp, cause: str, gating: Gating | None, **changes: Any) -> list[Event]:
     """Set alpha on its way, for which a HOLDING seed goes back to BLENDING."""
     events: list[Event] = [] if slot.state.stage is Stage.BLENDING else [_enter(slot, slot.state.enter(slot.id, Stage.BLENDING), cause)]
-    slot.become(replace(slot.state, ramp=ramp, alpha_target=ramp.target, **changes), (slot.seed, gating))
+    slot.become(slot.state.changed(ramp=ramp, alpha_target=ramp.target, **changes), (slot.seed, gating))
     return [*events, AlphaRetargeted(slot=slot.id, alpha=ramp.start, target=ramp.target, epochs=ramp.epochs, curve=ramp.curve)]
 
 
@@ -199,8 +203,16 @@ def _stream(seed: int, slot: str, count: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{slot}/{count}".encode()).digest()[:7], "big")
 
 
+_TRIED: set[Hashable] = set()
+"""Blueprints whose seed has run on features of some shape."""
+
+
 def _check_shape(slot: Slot, seed: nn.Module, blueprint: str) -> None:
-    """Run the new seed once on features like those of the probe, leaving its buffers and the random streams as they are."""
+    """Run the first seed of a blueprint for such features on some like those of the probe, leaving its buffers and the random streams as
+    they are."""
+    tried = (get(slot.place.shape.topology, blueprint), slot.place.shape, slot.place.example_shape, slot.alpha.dtype, slot.alpha.device)
+    if tried in _TRIED:
+        return
     features = torch.zeros(slot.place.example_shape, dtype=slot.alpha.dtype, device=slot.alpha.device)
     try:
         with untouched(seed), evaluating(seed):
@@ -210,6 +222,7 @@ def _check_shape(slot: Slot, seed: nn.Module, blueprint: str) -> None:
         raise BlueprintError(f"blueprint {blueprint!r} fails on {where}: {type(error).__name__}: {error}") from error
     if shape != tuple(features.shape):
         raise BlueprintError(f"blueprint {blueprint!r} turns features of shape {tuple(features.shape)} into {shape} at slot {slot.id!r}")
+    _TRIED.add(tried)
 
 
 def _member(kind: type[E], value: object) -> E:

@@ -37,13 +37,18 @@ def trial(slots: Slots, on: Collection[str]) -> AbstractContextManager[None]:
 
 def showing(slots: Slots, on: Collection[str]) -> AbstractContextManager[None]:
     """Exactly these slots switched on; one in TRAINING at its target alpha."""
+    return shown_as(slots, forms_showing(slots, on))
+
+
+def forms_showing(slots: Slots, on: Collection[str]) -> dict[str, Form]:
+    """The form of each slot when exactly these are switched on."""
     forms: dict[str, Form] = dict.fromkeys(slots, Form.ABSENT)
     for id in on:
         slot = slots[id]
         if slot.state.stage not in OCCUPIED or slot.state.stage is Stage.GERMINATED:
             raise TransitionError(f"slot {id!r} is {slot.state.stage.name}; it has nothing to switch on")
         forms[id] = Form.TRIAL if slot.state.stage is Stage.TRAINING else slot.form
-    return shown_as(slots, forms)
+    return forms
 
 
 @contextmanager

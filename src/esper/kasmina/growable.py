@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from types import FunctionType
 from typing import Any, get_args
 
@@ -17,9 +16,18 @@ from esper.kasmina.attach.probe import Example, check_parameters, modes_kept, pr
 from esper.kasmina.gates import NEXT_GATE, judge
 from esper.kasmina.gradients import SUMS, GradientMeter, Scale, gradient_stats
 from esper.kasmina.harvest import harvest
-from esper.kasmina.norms import HARVEST_SAMPLES, REFERENCE_SAMPLES, Norm, check_loader, recalibrated, reference_batches, tracked_norms
+from esper.kasmina.norms import (
+    HARVEST_SAMPLES,
+    REFERENCE_SAMPLES,
+    Norm,
+    check_loader,
+    is_tracked,
+    recalibrated,
+    reference_batches,
+    tracked_norms,
+)
 from esper.kasmina.optimizer_groups import SLOT_KEY, Follower
-from esper.kasmina.slot import FIGURES, Form, Slot, Slots
+from esper.kasmina.slot import FIGURES, FRESH, Form, Place, Slot, Slots
 from esper.kasmina.state import check_state
 from esper.leyline.actions import Curve, Decision, Op, Style
 from esper.leyline.errors import ConfigError, GateError, SlotError, TransitionError, unknown
@@ -44,6 +52,7 @@ class Growable(nn.Module):
     checkpoint: recompute the activations inside seeds in the backward pass: less memory, more time.
     topology: states the features' layout at a path where shapes alone do not tell.
     seed: the random stream that new seeds are initialised from.
+    places: what was found at these paths of a model of the same architecture on the same device; by default this one is probed.
 
     One epoch: train, measure (`record`), decide and act, then `tick()`.
     """
@@ -61,6 +70,7 @@ class Growable(nn.Module):
         checkpoint: bool = False,
         topology: Mapping[str, Topology | str] | None = None,
         seed: int = 0,
+        places: Mapping[str, Place] | None = None,
     ) -> None:
         super().__init__()
         if isolation not in get_args(Isolation):
@@ -71,7 +81,8 @@ class Growable(nn.Module):
         for id in named:
             if not isinstance(id, str) or not id or "/" in id:
                 raise SlotError(f"a slot's id is a string, not empty and without '/', found {id!r}")
-        places = probe(model, example, named.values(), causal=causal, topology=topology or {})
+        if places is None:
+            places = probe(model, example, named.values(), causal=causal, topology=topology or {})
         if len(set(named.values())) != len(named):
             raise SlotError("two slots have the same path; a module can carry one slot")
         self.host = model
@@ -88,6 +99,9 @@ class Growable(nn.Module):
         self._handles = [model.get_submodule(s.place.path).register_forward_hook(s.hook) for s in self.slots.values()]
         self._follower: Follower | None = None
         self._entries: dict[Structure, Callable[..., Any]] = {}
+        self._host_size = sum(p.numel() for p in model.parameters())
+        self._figures: list[float] | None = None
+        """Those of `figures()` while they are known; see `cache_figures`."""
         self._measured = False
         self._norms = tracked_norms(model)
         self._frozen: list[Norm] | None = None
@@ -180,31 +194,35 @@ class Growable(nn.Module):
             case Op.SET_ALPHA_TARGET:
                 self.set_alpha_target(slot, target, speed=decision.alpha_speed, curve=decision.alpha_curve, style=decision.style)
 
-    def tick(self, figures: Sequence[float] | None = None) -> None:
+    def tick(self) -> None:
         """End the epoch: alpha moves, ramps and embargoes run on, auto_advance takes G1 and G3, gradient statistics start anew.
 
-        figures: those of `figures()`, read since the last command; by default they are read here, in one go.
+        Figures that are not known are read here, in one go.
         """
-        reports = {report.slot: report for report in self.reports(figures)}
+        host, rows = self._rows()
+        self._figures = None
 
-        def known(id: str) -> SeedReport:
-            state = self.slots[id].state
-            return replace(reports[id], alpha=state.alpha, ramp_left=state.ramp_left)
+        def report(id: str) -> SeedReport:
+            return self.slots[id].report(rows[id], host, self._host_size)
 
-        for slot in self.slots.values():
-            slot.state = replace(slot.state, gradients=reports[slot.id].gradients, gradient_ratio=reports[slot.id].gradient_ratio)
-            slot.meter.reset()
         self.host_meter.reset()
-        for slot in self.slots.values():
-            self._settled(slot, commands.tick(slot, report=known, gates=self.gates, config=self.lifecycle))
+        for id, slot in self.slots.items():
+            gradients = slot.gradients(rows[id], host, self._host_size)
+            if slot.state.stage in OCCUPIED:
+                slot.meter.reset()
+            self._settled(slot, commands.tick(slot, gradients=gradients, report=report, gates=self.gates, config=self.lifecycle))
 
     def _command(self, id: str, command: Callable[..., list[Event]], *args: Any, **kwargs: Any) -> None:
         slot = self.slots[id]
+        seed = slot.seed
         try:
             events = command(slot, *args, **kwargs)
         except GateError:
             self.journal.append(commands.gate_event(self.verdict(id)))
             raise
+        if self._figures is not None and slot.seed is not seed:
+            start = SUMS + FIGURES * self.slot_ids.index(id)
+            self._figures[start : start + FIGURES] = FRESH
         self._settled(slot, events)
 
     def _settled(self, slot: Slot, events: list[Event]) -> None:
@@ -225,7 +243,9 @@ class Growable(nn.Module):
 
     def report(self, slot: str) -> SeedReport:
         """All that is known about the seed at one slot."""
-        return dict(zip(self.slots, self.reports(), strict=True))[self.slots[slot].id]
+        found = self.slots[slot]
+        host, rows = self._rows()
+        return found.report(rows[found.id], host, self._host_size)
 
     def figures(self) -> Tensor:
         """All that reports need from the device, in one tensor of shape (SUMS + FIGURES * slots,): sums of the host's gradients, then for
@@ -233,18 +253,29 @@ class Growable(nn.Module):
         sums = self.host_meter.sums
         return torch.cat((sums, *(slot.figures().to(sums.device) for slot in self.slots.values())))
 
-    def reports(self, figures: Sequence[float] | None = None) -> tuple[SeedReport, ...]:
-        """One report for each slot, in order. figures: those of `figures()`, read already; by default they are read, which is the only
-        wait for the device."""
-        figures = self.figures().tolist() if figures is None else figures
-        host, size = gradient_stats(figures[:SUMS]), sum(p.numel() for p in self.host.parameters())
-        # (SUMS + FIGURES * slots,) is the host's sums, then a row for each slot.
-        rows = [figures[start : start + FIGURES] for start in range(SUMS, len(figures), FIGURES)]
-        return tuple(slot.report(row, host, size) for slot, row in zip(self.slots.values(), rows, strict=True))
+    def cache_figures(self, figures: Sequence[float] | None = None) -> None:
+        """From here to the next step or tick, reports, gates and the tick itself read nothing from the device.
 
-    def host_gradients(self, figures: Sequence[float] | None = None) -> GradientStats | None:
-        """Gradients of the host in the present epoch; None before its first step. figures: as in `reports`."""
-        return self.host_meter.read() if figures is None else gradient_stats(figures[:SUMS])
+        For whoever trains the model, and knows that nothing else changes the parameters of a seed in between; a seed that comes or goes is
+        taken care of. figures: those of `figures()`, if they have been read since the last step; by default they are read here.
+        """
+        self._figures = self.figures().tolist() if figures is None else list(figures)
+
+    def reports(self) -> tuple[SeedReport, ...]:
+        """One report for each slot, in order. Figures that are not known are read, which is the only wait for the device."""
+        host, rows = self._rows()
+        return tuple(slot.report(rows[slot.id], host, self._host_size) for slot in self.slots.values())
+
+    def _rows(self) -> tuple[GradientStats | None, dict[str, list[float]]]:
+        """The host's gradients in the present epoch, and the figures of each slot."""
+        figures = self.figures().tolist() if self._figures is None else self._figures
+        # (SUMS + FIGURES * slots,) is the host's sums, then a row for each slot.
+        starts = range(SUMS, len(figures), FIGURES)
+        return gradient_stats(figures[:SUMS]), {id: figures[start : start + FIGURES] for id, start in zip(self.slots, starts, strict=True)}
+
+    def host_gradients(self) -> GradientStats | None:
+        """Gradients of the host in the present epoch; None before its first step."""
+        return self.host_meter.read() if self._figures is None else gradient_stats(self._figures[:SUMS])
 
     def verdict(self, slot: str, report: SeedReport | None = None) -> GateVerdict:
         """What the next gate on the way of this slot's seed would say now. Changes nothing. report: the slot's, if it is known already."""
@@ -304,6 +335,8 @@ class Growable(nn.Module):
 
     def _each_norm(self, scale: Scale | None = None) -> list[tuple[list[nn.Parameter], Tensor]]:
         self._measured = True
+        if self._figures is not None:
+            self._figures = None
         metered = [(self.host_meter, list(self.host.parameters()))]
         metered += [(slot.meter, slot.learning_parameters()) for slot in self.slots.values() if slot.state.stage in OCCUPIED]
         norms = [(parameters, meter.add(parameters, scale)) for meter, parameters in metered if parameters]
@@ -311,6 +344,7 @@ class Growable(nn.Module):
 
     def _before_step(self, scale: Scale | None) -> None:
         self._frozen = [norm for norm in self._norms if not norm.training]
+        self._figures = None
         if not self._measured and any(slot.state.stage in LIVE for slot in self.slots.values()):
             self._each_norm(scale)
         self._measured = False
@@ -366,10 +400,19 @@ class Growable(nn.Module):
 
     def learning_norms(self) -> list[Norm]:
         """Batch norms whose running statistics follow the training: all but those that the host keeps in eval mode while it trains."""
-        frozen = self._frozen
-        if frozen is None:  # no step was seen: a model in eval mode does not tell which
-            frozen = [norm for norm in self._norms if not norm.training] if self.host.training else []
+        frozen = self._frozen_norms()
         return [norm for norm in tracked_norms(self) if norm not in frozen]
+
+    def has_learning_norms(self) -> bool:
+        """Whether there is any of them."""
+        frozen = self._frozen_norms()
+        return any(is_tracked(module) and module not in frozen for module in self.modules())
+
+    def _frozen_norms(self) -> list[Norm]:
+        if self._frozen is not None:
+            return self._frozen
+        # No step was seen: a model in eval mode does not tell which.
+        return [norm for norm in self._norms if not norm.training] if self.host.training else []
 
     def note_frozen(self, paths: Collection[str]) -> None:
         """For whoever trains without an optimiser's step: the host's batch norms at these paths are in eval mode while it trains."""
@@ -433,7 +476,7 @@ class Growable(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy starts without an optimiser and a loader, which belong to the original, and compiles for itself.
-        return {**self.__dict__, "_follower": None, "_entries": {}, "reference": None}
+        return {**self.__dict__, "_follower": None, "_entries": {}, "_figures": None, "reference": None}
 
 
 def _enter_host(host: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -444,6 +487,7 @@ def _loaded(model: nn.Module, keys: object) -> None:
     """After a load, direct or as a part of another module: the seeds are new ones."""
     assert isinstance(model, Growable)
     model._entries.clear()
+    model._figures = None
     if model._follower is not None:
         for slot in model.slots.values():
             model._follower.sync(slot)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -25,7 +25,12 @@ HARVEST_SAMPLES = 2048
 
 def tracked_norms(model: nn.Module) -> list[Norm]:
     """The norms that keep running statistics and use them in eval mode: batch norms, and instance norms that were told to."""
-    return [m for m in model.modules() if isinstance(m, Norm) and m.running_mean is not None]
+    return [module for module in model.modules() if is_tracked(module)]
+
+
+def is_tracked(module: nn.Module) -> TypeGuard[Norm]:
+    """Whether the module is one of them."""
+    return isinstance(module, Norm) and module.running_mean is not None
 
 
 @contextmanager

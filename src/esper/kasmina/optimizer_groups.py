@@ -29,6 +29,7 @@ class Follower:
         self.optimizer = optimizer
         # By place: when an optimiser loads a state dict its groups are new objects in the same order.
         self._places = _slot_groups(optimizer, host, slots)
+        self._filled: dict[str, tuple[nn.Module | None, nn.Module | None]] = {}
         for slot in slots.values():
             self.sync(slot)
         self._measure = before_step
@@ -36,6 +37,10 @@ class Follower:
 
     def sync(self, slot: Slot) -> None:
         """Make the slot's group hold exactly the parameters of its seed; state of those that left is dropped."""
+        modules = slot.seed, slot.gating
+        if self._filled.get(slot.id) == modules:
+            return
+        self._filled[slot.id] = modules
         self._fill(self._places[slot.id], {f"{slot.id}.{name}": p for name, p in slot.named_parameters()})
 
     def leave(self) -> None:

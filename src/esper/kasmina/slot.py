@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Sequence, ValuesView
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from enum import Enum, auto
 from typing import Any, TypeVar
@@ -27,6 +27,10 @@ M = TypeVar("M", bound=nn.Module)
 
 FIGURES = SUMS + 1
 """Figures on the device that a slot's report is made from."""
+FRESH = (*[0.0] * SUMS, 1.0)
+"""Those of a slot without a seed, and of one whose seed has just been built: nothing was measured, and nothing is broken."""
+RECORD = tuple(field.name for field in fields(SeedRecord))
+"""What a report takes over from the seed's record."""
 
 
 @contextmanager
@@ -35,7 +39,9 @@ def random_stream(seed: int) -> Iterator[None]:
 
     Outside inference mode, whose tensors could never be trained.
     """
-    with torch.inference_mode(False), torch.random.fork_rng(devices=[]), torch.device("cpu"):
+    # A device as context takes a turn in every call; the CPU is where things are made anyway, unless somebody said otherwise.
+    elsewhere = torch.get_default_device().type != "cpu"
+    with torch.inference_mode(False), torch.random.fork_rng(devices=[]), torch.device("cpu") if elsewhere else nullcontext():
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would restart those of the accelerators too
         yield
 
@@ -89,6 +95,9 @@ class Slot(nn.Module):
         self.meter = GradientMeter()
         # A tensor that the graph reads: a step of alpha changes its value and recompiles nothing.
         self.register_buffer("alpha", torch.zeros((), dtype=place.dtype))
+        self._empty: tuple[SeedState, int, SeedReport] | None = None
+        self._size: int | None = 0
+        self._kind: str | None = ""
         self.form = Form.ABSENT
         self.share: Tensor | None = None  # per-sample mask of a stacked pass; see Growable.stacked
         self.to(place.device)
@@ -138,6 +147,7 @@ class Slot(nn.Module):
         self.state = state
         if modules is not None:
             self.seed, self.gating = modules
+            self._size = self._kind = None
         self.settle()
 
     def grow_like(self, other: Slot) -> None:
@@ -157,6 +167,9 @@ class Slot(nn.Module):
             except Exception as error:
                 what = f"blueprint {blueprint!r} cannot be built for slot {self.id!r}, {self.place.shape}"
                 raise BlueprintError(f"{what}: {type(error).__name__}: {error}") from error
+            # Here, where it is still on the CPU: nobody has to wait for a device to know that a new seed is sound.
+            if not all(bool(parameter.isfinite().all()) for parameter in seed.parameters()):
+                raise BlueprintError(f"blueprint {blueprint!r} builds a seed with parameters that are not finite for slot {self.id!r}")
             return self._place(seed), self.build_gating() if style is Style.GATED else None
 
     def build_gating(self) -> Gating:
@@ -177,8 +190,16 @@ class Slot(nn.Module):
         return list(self.seed.parameters())
 
     def size(self) -> int:
-        """Parameters of the seed and its gate, counted."""
-        return sum(p.numel() for p in self.seed_parameters())
+        """Parameters of the seed and its gate, counted once for each seed."""
+        if self._size is None:
+            self._size = sum(p.numel() for p in self.seed_parameters())
+        return self._size
+
+    def kind(self) -> str:
+        """The modules of the seed and its gate in words, the same for seeds that compute alike; written once for each seed."""
+        if self._kind is None:
+            self._kind = f"{self.seed!r}, {self.gating!r}"
+        return self._kind
 
     @torch.no_grad()
     def figures(self) -> Tensor:
@@ -190,25 +211,38 @@ class Slot(nn.Module):
     def report(self, figures: Sequence[float], host: GradientStats | None, host_parameters: int) -> SeedReport:
         """All that is known about the seed now. figures: as read from the device. host: its gradients of the present epoch.
 
-        Gradients are those of the present epoch, or of the last one while this one has no step yet.
+        Gradients are those of the present epoch, or of the last one while this one has no step yet. Of an empty slot nothing new is known
+        while its record stays, and its report stays as well.
         """
-        known = {field.name: getattr(self.state, field.name) for field in fields(SeedRecord)}
-        parameters, gradients = self.size(), gradient_stats(figures[:SUMS])
-        if gradients is not None:
-            ratio = None if host is None else gradient_ratio(gradients, host, parameters, host_parameters)
-            known.update(gradients=gradients, gradient_ratio=ratio)
-        return SeedReport(
+        state, place = self.state, self.place
+        empty = state.stage not in OCCUPIED
+        if empty and self._empty is not None and self._empty[0] is state and self._empty[1] == host_parameters:
+            return self._empty[2]
+        known = {name: getattr(state, name) for name in RECORD}
+        known |= self.gradients(figures, host, host_parameters)
+        made = SeedReport(
             **known,
             slot=self.id,
-            topology=self.place.shape.topology,
-            width=self.place.shape.width,
-            position=self.place.position,
-            alpha=self.state.alpha,
-            ramp_left=self.state.ramp_left,
-            parameters=parameters,
+            topology=place.shape.topology,
+            width=place.shape.width,
+            position=place.position,
+            alpha=state.alpha,
+            ramp_left=state.ramp_left,
+            parameters=self.size(),
             host_parameters=host_parameters,
             finite=bool(figures[SUMS]),
         )
+        if empty:
+            self._empty = state, host_parameters, made
+        return made
+
+    def gradients(self, figures: Sequence[float], host: GradientStats | None, host_parameters: int) -> dict[str, Any]:
+        """What the present epoch says of the seed's gradients, as fields of its record; nothing before its first step."""
+        found = gradient_stats(figures[:SUMS])
+        if found is None:
+            return {}
+        ratio = None if host is None else gradient_ratio(found, host, self.size(), host_parameters)
+        return {"gradients": found, "gradient_ratio": ratio}
 
     # Saving and loading
 

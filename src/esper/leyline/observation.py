@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from dataclasses import dataclass
 
 from esper.leyline.actions import Op, Style
@@ -54,11 +53,6 @@ class Field:
         # 0.0 stands for "no meaning here", so it must be a legal value everywhere.
         if not -OBSERVATION_LIMIT <= self.low <= 0.0 <= self.high <= OBSERVATION_LIMIT or self.low == self.high:
             raise ValueError(f"bounds of {self.name!r} must enclose 0 within +-{OBSERVATION_LIMIT}; found {self.low} to {self.high}")
-
-
-def clamp(field: Field, value: float) -> float:
-    """The value brought into the field's bounds: infinities become the bound on their side, NaN becomes 0.0 (no meaning)."""
-    return 0.0 if math.isnan(value) else min(max(float(value), field.low), field.high)
 
 
 OBSERVED_STAGES: tuple[Stage, ...] = tuple(stage for stage in Stage if stage is not Stage.UNKNOWN)

@@ -263,6 +263,7 @@ class Gardener:
         samples = {None if score.hits is None else len(score.hits) for score in scores.values()}
         if len(samples) > 1:
             raise ConfigError(f"an Evaluation's correct has the same samples every time, found {', '.join(map(str, samples))} of them")
+        model.cache_figures()
         found = measured(model, scores)
         report = EpochReport(
             **found,

@@ -50,11 +50,18 @@ class GrowthConfig:
 
     def member_for(self, family: Family, seed: int) -> Member:
         """The member of a task's family that a host seed stands for."""
+        return self.member_of(self.fixed_family(family), seed)
+
+    def fixed_family(self, family: Family) -> Family:
+        """A task's family with what is the same for every host."""
         fixed: dict[str, Any] = {name: _parsed(text) for name, text in self.fix.items()}
         if self.epochs is not None:
             fixed["epochs"] = self.epochs
-        family = family.with_fixed(**fixed)
-        return family.standard if self.member == "standard" else family.draw(seed)
+        return family.with_fixed(**fixed)
+
+    def member_of(self, fixed: Family, seed: int) -> Member:
+        """The member that a host seed stands for, of what `fixed_family` gave: for many hosts it need be asked once."""
+        return fixed.standard if self.member == "standard" else fixed.draw(seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from esper.simic.plugins import load_plugins
 from esper.simic.rewards import Twin
 from esper.tamiyo import Rules
 from esper.tolaria.data import Data
-from esper.tolaria.tasks import Task
+from esper.tolaria.tasks import Family, Task
 from esper.tolaria.tasks import get as get_task
 from esper.tolaria.training.device import device_named
 from esper.tolaria.training.engine import ENGINES, choose
@@ -71,6 +71,7 @@ class Growth:
         self.hosts: dict[int, HostRun] = {}
         """By place, those that have ended too."""
         self._data: dict[str, Data] = {}
+        self._families: dict[str, Family] = {}
         self._twins = TwinCache(config)
 
     def data(self, task: Task) -> Data:
@@ -102,7 +103,9 @@ class Growth:
         threads = config.threads or task.threads
         if threads:
             torch.set_num_threads(threads)
-        member = config.member_for(task.family, start.seed)
+        if task.name not in self._families:
+            self._families[task.name] = config.fixed_family(task.family)
+        member = config.member_of(self._families[task.name], start.seed)
         host = Host(task, self.data(task), member, start.seed, config.training)
         for slot in config.slots:
             if slot not in host.model.slot_ids:

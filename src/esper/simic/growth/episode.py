@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from esper.kasmina import Growable
-from esper.kasmina.blueprints import SlotShape, names, parameter_count
+from esper.kasmina.blueprints import names, parameter_count
 from esper.leyline.actions import Decision, Op
 from esper.leyline.errors import EsperError
 from esper.leyline.events import AnyEvent, Decided, EpochFinished, Event, Interaction, Refused, SeedMeasured
@@ -48,8 +48,8 @@ class Episode:
         self.growing = growing
         blueprints = {topology: names(topology) for topology in Topology}
         costs = {
-            seed.slot: {name: parameter_count(name, SlotShape(topology=seed.topology, width=seed.width)) for name in names(seed.topology)}
-            for seed in growing.model.reports()
+            id: {name: parameter_count(name, slot.place.shape) for name in names(slot.place.shape.topology)}
+            for id, slot in growing.model.slots.items()
         }
         self.tracker = SignalTracker(growing.model.slot_ids, blueprints, costs, rules, growing.model.lifecycle)
 

@@ -164,7 +164,7 @@ class HostRun:
             components=course.components,
             decisions=course.decisions,
             refused=course.refused,
-            slots={r.slot: {"stage": r.stage.name, "blueprint": r.blueprint} for r in host.model.reports()},
+            slots={id: {"stage": slot.state.stage.name, "blueprint": slot.state.blueprint} for id, slot in host.model.slots.items()},
         )
         return reward, course.result
 

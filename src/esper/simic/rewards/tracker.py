@@ -51,6 +51,8 @@ class RewardTracker:
         for name in config.extra:
             REWARD_COMPONENTS.find(name)
         self.memory = Memory(slots=slots)
+        self._before: tuple[EpochReport, Levels] | None = None
+        """The report that the last reward came to, and how things stood in it."""
 
     def step(self, given: RewardInput) -> RewardStep:
         """The reward for a decision."""
@@ -62,12 +64,13 @@ class RewardTracker:
         for seed in before.seeds:
             if seed.stage in OCCUPIED:
                 self.memory.origins.setdefault(seed.slot, lead)
-        old = self._levels(before, control)
+        old = self._before[1] if self._before is not None and self._before[0] is before else self._levels(before, control)
         cost = self._act_cost(before, decision, given.refused, lead)
         if final is None:
             cost += self._epoch_cost(before, decision, report)
             self._follow(report, lead)
             new, terminal = self._levels(report, control), 0.0
+            self._before = report, new
         else:
             new, terminal = self._end(report, given.events, control, final)
         values = {name: parts.change(old[name], new[name], self.config.gamma) for name in new}
@@ -85,7 +88,7 @@ class RewardTracker:
         memory = from_plain(Memory, state)
         if memory.slots != self.slots:
             raise StateError(f"the saved rewards are of slots {', '.join(memory.slots)}; this host has {', '.join(self.slots)}")
-        self.memory = memory
+        self.memory, self._before = memory, None
 
     def _check(self, before: EpochReport, report: EpochReport, control: Twin | None, final: FinalScore | None) -> None:
         for each in (before, report):

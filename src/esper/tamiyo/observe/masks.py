@@ -17,12 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import lru_cache
 from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from esper.leyline.actions import ALPHA_SPEEDS, ALPHA_TARGETS, TEMPOS, WAIT, Curve, Decision, Head, Op, Style, matters
+from esper.leyline.actions import ALPHA_SPEEDS, ALPHA_TARGETS, HEADS_FOR_OP, TEMPOS, WAIT, Curve, Decision, Head, Op, Style, matters
 from esper.leyline.config import NonNegativeInt, Range, check_ranges
 from esper.leyline.errors import BlueprintError, ConfigError, EsperError, GateError, TransitionError, unknown
 from esper.leyline.reports import EpochReport, SeedReport, Topology
@@ -43,6 +44,8 @@ OPEN_STAGES: dict[Op, tuple[Stage, ...]] = {
     Op.SET_ALPHA_TARGET: (Stage.BLENDING, Stage.HOLDING),
 }
 """The stages in which each op can be legal."""
+OPS_AT: dict[Stage, tuple[Op, ...]] = {stage: tuple(op for op, stages in OPEN_STAGES.items() if stage in stages) for stage in Stage}
+"""The same by stage: the ops that can be legal in it."""
 
 HEAD_VALUES: dict[Head, tuple[Any, ...]] = {
     Head.OP: tuple(Op),
@@ -106,13 +109,15 @@ class Masks:
 
     def __init__(self, report: EpochReport, rules: Rules, blueprints: Blueprints) -> None:
         self._report, self._rules, self._blueprints = report, rules, blueprints
-        self.slot_names = tuple(seed.slot for seed in report.seeds)
+        self.slot_names = tuple([seed.slot for seed in report.seeds])
         rules.check_slots(self.slot_names)
-        self.blueprint_names = blueprint_names(blueprints)
-        fits = [[name in self._names_for(seed) for name in self.blueprint_names] for seed in report.seeds]
-        self.blueprint_mask = _frozen(np.array(fits, dtype=bool).reshape(len(report.seeds), len(self.blueprint_names)))
-        mask = [[op is not Op.WAIT and self._refusal(op, index) is None for index in range(len(report.seeds))] for op in Op]
-        self.slot_mask = _frozen(np.array(mask, dtype=bool).reshape(len(Op), len(report.seeds)))
+        topologies = tuple([seed.topology for seed in report.seeds])
+        self.blueprint_names, self.blueprint_mask = _fitting(tuple(blueprints.items()), topologies)
+        mask = np.zeros((len(Op), len(report.seeds)), dtype=bool)
+        for index, seed in enumerate(report.seeds):
+            for op in OPS_AT[seed.stage]:
+                mask[op, index] = self._refusal(op, index) is None
+        self.slot_mask = _frozen(mask)
 
     # Masks
 
@@ -189,7 +194,7 @@ class Masks:
 
     def _objection(self, decision: Decision) -> EsperError | None:
         try:
-            indices = dict(zip(Head, self.indices(decision), strict=True))
+            indices = {head: self._value(head, decision) for head in HEADS_FOR_OP[decision.op]}
         except EsperError as error:
             return error
         if decision.op is Op.WAIT:
@@ -223,8 +228,9 @@ class Masks:
         if op is Op.GERMINATE:
             return self._no_germinate(seed)
         if op is Op.SET_ALPHA_TARGET:
-            where = f"{op.name} {seed.slot}: alpha is on its way to {seed.alpha_target:g}, {seed.ramp_left} epochs left"
-            return TransitionError(where) if seed.pruning or seed.ramp_left > 0 else None
+            if not seed.pruning and seed.ramp_left <= 0:
+                return None
+            return TransitionError(f"{op.name} {seed.slot}: alpha is on its way to {seed.alpha_target:g}, {seed.ramp_left} epochs left")
         if seed.pruning and op is not Op.FOSSILIZE:
             return TransitionError(f"{op.name} {seed.slot}: it is being ramped down to be pruned, {seed.ramp_left} epochs left")
         if op is Op.PRUNE:
@@ -259,6 +265,18 @@ class Masks:
         if slot not in self.slot_names:
             raise unknown("slot", slot, self.slot_names)
         return self.slot_names.index(slot)
+
+
+@lru_cache
+def _fitting(
+    blueprints: tuple[tuple[Topology, tuple[str, ...]], ...], topologies: tuple[Topology, ...]
+) -> tuple[tuple[str, ...], BoolArray]:
+    """The values of the blueprint head, and which of them fit slots of these topologies, [slots, blueprints]. Remembered: hosts ask for
+    the same in every epoch."""
+    known = dict(blueprints)
+    names = blueprint_names(known)
+    fits = [[name in known.get(topology, ()) for name in names] for topology in topologies]
+    return names, _frozen(np.array(fits, dtype=bool).reshape(len(topologies), len(names)))
 
 
 def _frozen(mask: BoolArray) -> BoolArray:

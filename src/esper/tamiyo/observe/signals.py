@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,10 @@ from esper.leyline.observation import (
     OBSERVATION_LIMIT,
     OBSERVED_GATES,
     OBSERVED_STAGES,
-    Field,
-    clamp,
 )
-from esper.leyline.reports import EpochReport, GateVerdict, LifecycleConfig, SeedReport
+from esper.leyline.reports import EpochReport, LifecycleConfig, SeedReport
 from esper.leyline.stages import BLENDED, OCCUPIED, Stage
-from esper.tamiyo.observe.masks import Blueprints, Masks, Rules, blueprint_names
+from esper.tamiyo.observe.masks import Blueprints, BoolArray, Masks, Rules, blueprint_names
 from esper.tamiyo.observe.trend import slope, trend
 
 WINDOW = HISTORY_EPOCHS + 1
@@ -40,6 +39,15 @@ it varies less from one to the next than from one split to another. The same sha
 
 UNKNOWN_NOISE = 0.5
 """The same in points, where the standard error is not known."""
+
+# Names of fields, written once: they are needed for every host and epoch.
+_STAGE = {stage: f"stage_{stage.name.lower()}" for stage in OBSERVED_STAGES}
+_PREVIOUS_STAGE = {stage: f"previous_stage_{stage.name.lower()}" for stage in OBSERVED_STAGES}
+_SHARE = {stage: f"share_{stage.name.lower()}" for stage in OBSERVED_STAGES}
+_STYLE = {style: f"style_{style.name.lower()}" for style in Style}
+_LAST_OP = {op: f"last_op_{op.name.lower()}" for op in Op}
+_GATE = {gate: f"gate_{gate.name.lower()}" for gate in OBSERVED_GATES}
+_AGO = tuple((ago, f"val_loss_{ago}_ago", f"val_accuracy_{ago}_ago") for ago in range(1, HISTORY_EPOCHS + 1))
 
 Costs = Mapping[str, Mapping[str, int]]
 """Parameters that each blueprint would add at each slot: costs["r0c1"]["conv_light"]. Counted by the body."""
@@ -84,6 +92,8 @@ class SignalTracker:
         rules.check_slots(slots)
         self.slots, self.blueprints, self.costs, self.rules, self.lifecycle = tuple(slots), blueprints, costs, rules, lifecycle
         self._names = blueprint_names(blueprints)
+        # What fits where, and the costs of that: the same in every epoch of a host.
+        self._priced: tuple[BoolArray, NDArray[np.int64]] | None = None
         # One value for each epoch so far: losses in units of ln K, accuracies in points, all finite.
         self._history: dict[str, list[float]] = {name: [] for name in ("train_loss", "train_accuracy", "val_loss", "val_accuracy")}
         # The last measurements of each slot's present seed: (epoch, points).
@@ -98,12 +108,14 @@ class SignalTracker:
             raise StateError(f"the report is of slots {', '.join(found)}; this tracker is for {', '.join(self.slots)}")
         self._remember(report)
         masks = Masks(report, self.rules, self.blueprints)
-        slots = [_filled(OBSERVATION.slot_fields, self._slot_values(report, index)) for index in range(len(found))]
+        if self._priced is None or self._priced[0] is not masks.blueprint_mask:
+            self._priced = masks.blueprint_mask, _frozen(self._costs(masks))
+        host, slots = _filled(self._host_values(report), [self._slot_values(report, index) for index in range(len(found))])
         return Observation(
-            host=_frozen(_filled(OBSERVATION.host_fields, self._host_values(report))),
-            slots=_frozen(np.array(slots, dtype=np.float32).reshape(len(found), OBSERVATION.slot_size)),
+            host=_frozen(host),
+            slots=_frozen(slots),
             blueprints=_frozen(np.array([self._blueprint(seed) for seed in report.seeds], dtype=np.int64)),
-            costs=_frozen(self._costs(masks)),
+            costs=self._priced[1],
             masks=masks,
             report=report,
         )
@@ -167,11 +179,11 @@ class SignalTracker:
     def _change(self, name: str, epochs: int = 1) -> float:
         return self._ago(name, 0) - self._ago(name, epochs)
 
-    # The host
+    # The host; like a slot, it has no entry where a value is 0 or has no meaning
 
     def _host_values(self, report: EpochReport) -> dict[str, float]:
         limit = self.rules.max_seeds
-        return {
+        values = {
             "progress": report.epoch / report.budget,
             "epoch": math.log2(1 + report.epoch),
             "step": math.log10(1 + report.steps),
@@ -182,12 +194,14 @@ class SignalTracker:
             "parameters": math.log10(1 + report.parameters),
             "growth": _log_ratio(report.parameters, report.start_parameters, 2),
             **self._stage_shares(report),
-            **{f"last_op_{op.name.lower()}": float(op is self._last_op) for op in Op},
-            "last_op_succeeded": 0.0 if self._last_op is None else 1.0 if self._succeeded else -1.0,
             "learning_rate": _log_ratio(report.learning_rate, report.initial_learning_rate, 10),
             "seeds_germinated": 0.0 if limit is None else report.germinated / limit,
             "rollbacks": float(report.rollbacks),
         }
+        if self._last_op is not None:
+            values[_LAST_OP[self._last_op]] = 1.0
+            values["last_op_succeeded"] = 1.0 if self._succeeded else -1.0
+        return values
 
     def _learning_values(self, report: EpochReport) -> dict[str, float]:
         """Losses and accuracies now, their changes, histories and trends."""
@@ -195,7 +209,7 @@ class SignalTracker:
         train_loss, train_accuracy = self._history["train_loss"][-1], self._history["train_accuracy"][-1]
         best = max(accuracy)
         floor = UNKNOWN_NOISE if report.val_error is None else KNOWN_NOISE * report.val_error
-        return {
+        values = {
             "train_loss": train_loss,
             "train_accuracy": train_accuracy / 100.0,
             "val_loss": loss[-1],
@@ -205,8 +219,6 @@ class SignalTracker:
             "train_accuracy_delta": self._change("train_accuracy") / 10.0,
             "val_loss_delta": 10.0 * self._change("val_loss"),
             "val_accuracy_delta": self._change("val_accuracy") / 10.0,
-            **{f"val_loss_{ago}_ago": self._ago("val_loss", ago) for ago in range(1, HISTORY_EPOCHS + 1)},
-            **{f"val_accuracy_{ago}_ago": self._ago("val_accuracy", ago) / 100.0 for ago in range(1, HISTORY_EPOCHS + 1)},
             "val_loss_trend": trend(loss[-WINDOW:], floor / 100.0),
             "val_accuracy_trend": trend(accuracy[-WINDOW:], floor),
             "loss_gap": loss[-1] - train_loss,
@@ -215,30 +227,39 @@ class SignalTracker:
             "best_val_accuracy": best / 100.0,
             "best_val_loss": min(loss),
         }
+        for ago, loss_then, accuracy_then in _AGO:
+            values[loss_then], values[accuracy_then] = self._ago("val_loss", ago), self._ago("val_accuracy", ago) / 100.0
+        return values
 
     def _stage_shares(self, report: EpochReport) -> dict[str, float]:
         stages = [seed.stage for seed in report.seeds if self.rules.is_enabled(seed.slot)]
         count = max(1, len(stages))
-        shares = {f"share_{stage.name.lower()}": stages.count(stage) / count for stage in OBSERVED_STAGES}
-        return {"slots_in_use": sum(stage in OCCUPIED for stage in stages) / count, **shares}
+        shares = {_SHARE[stage]: stages.count(stage) / count for stage in set(stages) if stage in _SHARE}
+        return {"slots_in_use": sum([stage in OCCUPIED for stage in stages]) / count, **shares}
 
     # A slot
 
     def _slot_values(self, report: EpochReport, index: int) -> dict[str, float]:
         seed, verdict = report.seeds[index], report.verdicts[index]
-        return {
+        values = {
             "enabled": float(self.rules.is_enabled(seed.slot)),
-            **_one_hot("stage", OBSERVED_STAGES, seed.stage),
-            **_one_hot("previous_stage", OBSERVED_STAGES, seed.previous_stage),
             "epochs_in_stage": seed.epochs_in_stage / 10.0,
             "improvement_in_stage": self._change("val_accuracy", seed.epochs_in_stage) / 10.0,
-            **(self._seed_values(seed, report.classes) if seed.stage in OCCUPIED else {}),
-            "interaction": sum(value for pair, value in report.interactions.items() if seed.slot in pair) / 10.0,
-            **{f"gate_{gate.name.lower()}": _verdict_value(verdict, gate) for gate in OBSERVED_GATES},
             "position": seed.position,
             "width": _log(seed.width, 2) / 2.0,
             "embargo_left": self._until_dormant(seed) / 10.0,
         }
+        if seed.stage in _STAGE:
+            values[_STAGE[seed.stage]] = 1.0
+        if seed.previous_stage in _PREVIOUS_STAGE:
+            values[_PREVIOUS_STAGE[seed.previous_stage]] = 1.0
+        if report.interactions:
+            values["interaction"] = sum(value for pair, value in report.interactions.items() if seed.slot in pair) / 10.0
+        if verdict is not None and verdict.gate in _GATE:
+            values[_GATE[verdict.gate]] = 1.0 if verdict.passed else -1.0
+        if seed.stage in OCCUPIED:
+            values.update(self._seed_values(seed, report.classes))
+        return values
 
     def _seed_values(self, seed: SeedReport, classes: int) -> dict[str, float]:
         """What has a meaning only where there is a seed."""
@@ -249,10 +270,10 @@ class SignalTracker:
             "alpha": seed.alpha,
             "alpha_target": seed.alpha_target,
             "alpha_speed": abs(distance) / seed.ramp_left if moving else 0.0,
-            "alpha_direction": float(np.sign(distance)) if moving else 0.0,
+            "alpha_direction": float((distance > 0.0) - (distance < 0.0)) if moving else 0.0,
             "ramp_left": seed.ramp_left / 10.0,
             "pruning": float(seed.pruning),
-            **_one_hot("style", tuple(Style), seed.style),
+            _STYLE[seed.style]: 1.0,
             "tempo": seed.tempo / 10.0,
             "parameters": _log_ratio(seed.host_parameters + seed.parameters, seed.host_parameters, 2),
             "improvement": self._change("val_accuracy", seed.age) / 10.0,
@@ -327,16 +348,6 @@ def _gradient_values(seed: SeedReport) -> dict[str, float]:
     return values
 
 
-def _verdict_value(verdict: GateVerdict | None, gate: object) -> float:
-    if verdict is None or verdict.gate != gate:
-        return 0.0
-    return 1.0 if verdict.passed else -1.0
-
-
-def _one_hot(prefix: str, values: Sequence[Stage] | Sequence[Style], value: Stage | Style) -> dict[str, float]:
-    return {f"{prefix}_{each.name.lower()}": float(each is value) for each in values}
-
-
 def _loss_drop(nats: float | None, classes: int) -> float:
     return 0.0 if nats is None else nats / math.log(classes)
 
@@ -355,10 +366,32 @@ def _log_ratio(value: float, reference: float, base: int) -> float:
     return _log(value / reference, base) if reference > 0.0 else math.nan
 
 
-def _filled(fields: Sequence[Field], values: Mapping[str, float]) -> NDArray[np.float32]:
-    """The values in the order of the fields, each within its bounds; 0 for those that have no meaning now."""
-    assert values.keys() <= {field.name for field in fields}, "not in the schema"
-    return np.array([clamp(field, values.get(field.name, 0.0)) for field in fields], dtype=np.float32)
+_HOST_PLACES = {field.name: place for place, field in enumerate(OBSERVATION.host_fields)}
+_SLOT_PLACES = {field.name: place for place, field in enumerate(OBSERVATION.slot_fields)}
+
+
+@cache
+def _bounds(slots: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The least and the largest values of a host and of so many slots, one after another."""
+    fields = (*OBSERVATION.host_fields, *OBSERVATION.slot_fields * slots)
+    return np.array([field.low for field in fields]), np.array([field.high for field in fields])
+
+
+def _filled(host: Mapping[str, float], slots: Sequence[Mapping[str, float]]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """[H] and [S, F], from values by name: each within the bounds of its field, infinities at the bound on their side; 0 for NaN, which has
+    no meaning, and for what has no entry. All in one array: so small, it costs by the call."""
+    line = [0.0] * (len(_HOST_PLACES) + len(slots) * len(_SLOT_PLACES))
+    for name, value in host.items():
+        line[_HOST_PLACES[name]] = value
+    for number, values in enumerate(slots):
+        start = len(_HOST_PLACES) + number * len(_SLOT_PLACES)
+        for name, value in values.items():
+            line[start + _SLOT_PLACES[name]] = value
+    low, high = _bounds(len(slots))
+    bounded = np.minimum(np.maximum(np.array(line, dtype=np.float64), low), high)
+    bounded[np.isnan(bounded)] = 0.0
+    seen = bounded.astype(np.float32)
+    return seen[: len(_HOST_PLACES)], seen[len(_HOST_PLACES) :].reshape(len(slots), len(_SLOT_PLACES))
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:

@@ -35,7 +35,7 @@ class Split:
             raise DataError(f"a split of {len(self.x):,} inputs and {len(self.y):,} targets; expected as many of one as of the other")
 
     def __len__(self) -> int:
-        return len(self.x)
+        return self.x.shape[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,13 @@ from collections.abc import Hashable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from esper.kasmina.slot import Place
 from esper.leyline.errors import ConfigError
 from esper.leyline.plugins import Register, telling
 from esper.tolaria.data.sources import Source
@@ -29,6 +30,19 @@ from esper.tolaria.tasks import checks
 from esper.tolaria.tasks.family import Family, Member
 
 Kind = Literal["classification", "language"]
+
+
+class Prepared(NamedTuple):
+    """A host before it is trained."""
+
+    host: nn.Module
+    slots: dict[str, str]
+    """Module path by slot id."""
+    example: Tensor
+    split: Split
+    """What it trains on."""
+    architecture: Hashable
+    """The same for hosts that compute alike, whatever their weights: what is true of one is true of all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +60,12 @@ class Task(ABC):
     """The published data set that it needs; None if its data is always there, or is the user's own."""
     threads: int = 1
     """Threads that suit torch on a CPU for hosts of this size; 0 is all of them."""
-    counted: dict[Hashable, tuple[int, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Operations of its networks, as far as they have been counted."""
+    counted: dict[Hashable, dict[Hashable, tuple[int, int]]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Operations of its networks by architecture, as far as they have been counted."""
+    probed: dict[Hashable, dict[str, Place]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was found at the slots of its hosts, by path: for each architecture, layout of slots and device."""
+    rehearsed: set[Hashable] = field(default_factory=set, init=False, repr=False, compare=False)
+    """Architectures that a host of took a first step of training, with and without augmentation."""
 
     @abstractmethod
     def load(self, source: Path | None, device: torch.device) -> Data:
@@ -99,18 +117,22 @@ class Task(ABC):
         checks.example(example, self._named("example"))
         return host, slots, example
 
-    def prepare(self, data: Data, member: Member, seed: int) -> tuple[nn.Module, dict[str, str], Tensor, Split]:
-        """What `build_host` gives and what the host trains on, once a copy of the host has taken one small step of training."""
+    def prepare(self, data: Data, member: Member, seed: int) -> Prepared:
+        """What `build_host` gives and what the host trains on. Of the first host of an architecture a copy takes one small step of
+        training before."""
         host, slots, example = self.build_host(member, data.classes, seed)
-        copy = self.build_host(member, data.classes, seed)[0]
-        checks.same_host(host, copy, self._named("make_host"))
         with self._calling("training_set"):
             split = self.training_set(data, member, seed)
         if split is not data.train:
             checks.split(split, data.classes, self._named("training_set"))
         checks.like_example(split.x, example, self._named("example"))
-        self._rehearse(copy, split, data.classes, member, seed)
-        return host, slots, example, split
+        architecture = (tuple(example.shape[1:]), repr(host), tuple(tuple(p.shape) for p in host.parameters()))
+        if (architecture, member.augment) not in self.rehearsed:
+            copy = self.build_host(member, data.classes, seed)[0]
+            checks.same_host(host, copy, self._named("make_host"))
+            self._rehearse(copy, split, data.classes, member, seed)
+            self.rehearsed.add((architecture, member.augment))
+        return Prepared(host, slots, example, split, architecture)
 
     def fingerprint(self, member: Member) -> str:
         """A hash of the member and of the plug-in that registered the task: another one means that a saved run cannot go on."""

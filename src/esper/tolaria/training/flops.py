@@ -7,7 +7,7 @@ is enough to count the bare host, and each kind of seed in each slot: a network 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 
 import torch
 from torch import Tensor
@@ -15,38 +15,38 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from esper.kasmina import Growable
 from esper.kasmina.attach.probe import untouched
+from esper.kasmina.counterfactuals import shown_as
 from esper.kasmina.slot import Form
 
 Counts = tuple[int, int]
 """Operations of a forward and of a backward pass."""
+Known = dict[Hashable, Counts]
+"""What was counted of networks of one architecture: of the bare host, and of it with one seed, by slot, form and kind."""
 
 
-def per_sample(
-    known: dict[Hashable, Counts], model: Growable, architecture: Hashable, samples: int, run: Callable[[], Tensor], backward: bool
-) -> Counts:
-    """Operations of the forward and of the backward pass for one sample, with every slot in the form it has now.
+def per_sample(known: Known, model: Growable, forms: Mapping[str, Form], count: Callable[[], Counts], backward: bool) -> Counts:
+    """Operations of the forward and of the backward pass for one sample, with the slots in these forms.
 
-    known: what was counted before; what is counted now joins it. architecture: what the host is, the same for hosts that cost the same.
-    run: runs the model on `samples` samples and returns a scalar. The model is left as it was.
+    known: what was counted before; what is counted now joins it. count: counts one sample of the model as it is shown then.
     """
 
-    def counted(*key: Hashable) -> Counts:
-        signature = (architecture, backward, key)
-        if signature not in known:
-            known[signature] = _count(model, samples, run, backward)
-        return known[signature]
+    def counted(key: Hashable, shown: Mapping[str, Form]) -> Counts:
+        if key not in known:
+            with shown_as(model.slots, {**dict.fromkeys(model.slots, Form.ABSENT), **shown}):
+                known[key] = count()
+        return known[key]
 
-    with model.bare():
-        bare = forward, back = counted()
-    active = [slot for slot in model.slots.values() if slot.form is not Form.ABSENT]
-    for slot in active:
-        with model.without(*(other.id for other in active if other is not slot)):
-            alone = counted(slot.place.path, slot.form, repr(slot.seed), slot.gating is not None)
-        forward, back = forward + alone[0] - bare[0], back + alone[1] - bare[1]
+    bare = forward, back = counted(backward, {})
+    for id, form in forms.items():
+        if form is not Form.ABSENT:
+            slot = model.slots[id]
+            alone = counted((backward, slot.place.path, form, slot.kind()), {id: form})
+            forward, back = forward + alone[0] - bare[0], back + alone[1] - bare[1]
     return forward, back
 
 
-def _count(model: Growable, samples: int, run: Callable[[], Tensor], backward: bool) -> Counts:
+def count(model: Growable, samples: int, run: Callable[[], Tensor], backward: bool) -> Counts:
+    """Operations of one sample, by running the model as it is on some. run: returns a scalar. The model is left as it was."""
     counter = FlopCounterMode(display=False)
     with untouched(model), counter, torch.set_grad_enabled(backward):
         loss = run()

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from esper.kasmina import Growable
-from esper.kasmina.attach.probe import evaluating
+from esper.kasmina.attach.probe import modes_kept
+from esper.kasmina.counterfactuals import forms_showing
 from esper.kasmina.norms import HARVEST_SAMPLES
+from esper.kasmina.slot import Form
 from esper.leyline.errors import DeviceError, unknown
 from esper.leyline.events import Event, RolledBack, StageChanged
 from esper.leyline.reports import EpochReport
-from esper.leyline.stages import LIVE, Stage
+from esper.leyline.stages import DEVELOPING, LIVE, Stage
 from esper.tolaria.data import Data, Split, epoch_order, stream_seed
 from esper.tolaria.data.streams import draws
 from esper.tolaria.tasks import Member, Task
 from esper.tolaria.tasks.registry import augment_stream
 from esper.tolaria.training.attribution import Configuration
 from esper.tolaria.training.config import Precision, TrainingConfig
-from esper.tolaria.training.flops import per_sample
+from esper.tolaria.training.flops import Counts, count, per_sample
 from esper.tolaria.training.governor import Governor
 from esper.tolaria.training.snapshot import Snapshot
 from esper.tolaria.training.validation import Array, Evaluated, Score, Scores, evaluate, measured, wanted_of
@@ -48,7 +51,7 @@ class Host:
 
     def __init__(self, task: Task, data: Data, member: Member, seed: int, config: TrainingConfig) -> None:
         self.task, self.data, self.member, self.seed, self.config = task, data, member, seed, config
-        net, slots, example, self.split = task.prepare(data, member, seed)
+        net, slots, example, self.split, self.architecture = task.prepare(data, member, seed)
         device = data.train.x.device
         net.to(device)
         if config.channels_last:
@@ -56,14 +59,25 @@ class Host:
         # The embargo is a cool-down, not the rest of a short life: at most a tenth of the budget.
         embargo = max(1, min(config.lifecycle.embargo_epochs, member.epochs // 10))
         lifecycle = replace(config.lifecycle, embargo_epochs=embargo)
-        growth = stream_seed("growth", seed)
+        layout = (self.architecture, tuple(slots.values()), device)
         self.model = Growable(
-            net, slots, example.to(device), isolation=config.isolation, gates=config.gates, lifecycle=lifecycle, seed=growth
+            net,
+            slots,
+            example.to(device),
+            isolation=config.isolation,
+            gates=config.gates,
+            lifecycle=lifecycle,
+            seed=stream_seed("growth", seed),
+            places=task.probed.get(layout),
         )
+        task.probed[layout] = {slot.place.path: slot.place for slot in self.model.slots.values()}
         self.optimizer = _optimizer(self.model, member)
         self.model.follow(self.optimizer)
         self.run = _compiled(self.model, config.compile) if config.compile else self.model
-        self.architecture = (tuple(example.shape[1:]), repr(net), tuple(tuple(p.shape) for p in net.parameters()))
+        self.stream = stream_seed("host", seed)
+        """What the order of the data and its augmentation are drawn from."""
+        self.counted = task.counted.setdefault(self.architecture, {})
+        self._counts: dict[str, tuple[Hashable, dict[str, int]]] = {}
         self.governor = Governor(config.governor, data.classes)
         self.start_parameters = self.model.parameter_count()
         self.epoch = self.steps = self.germinated = self.fossilized = self.pruned = self.rollbacks = 0
@@ -79,9 +93,10 @@ class Host:
 
     def begin_epoch(self) -> EpochPlan:
         """Begin the next epoch: it counts from here on, and its learning rate is set."""
+        rate = self.member.rate_at(self.epoch)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.member.rate_at(self.epoch)
-        order = epoch_order(len(self.split), stream_seed("host", self.seed), self.epoch)
+            group["lr"] = rate
+        order = epoch_order(len(self.split), self.stream, self.epoch)
         sizes = batch_sizes(len(order), self.member.batch)
         plan = EpochPlan(epoch=self.epoch, order=order, sizes=sizes, flops=self._count_training())
         self.epoch += 1
@@ -129,21 +144,20 @@ class Host:
         train_loss = float(sums[0]) / len(self.split)
         now = next(iter(scores.by.values()))
         flops = {**plan.flops, **self._count_validation(list(scores.by))}
+        self.model.cache_figures(figures)
         anomaly = self.governor.judge(train_loss, now.loss, now.accuracy)
-        known: Sequence[float] | None = figures
         if anomaly:
             self.roll_back(anomaly)
-            known = None
+            self.model.cache_figures()
             scores = self.evaluate().read()
             flops.update({part: flops[part] + spent for part, spent in self._count_validation(list(scores.by)).items()})
         else:
-            if self._drop_broken_seeds(figures):
-                known = None
+            self._drop_broken_seeds()
             if self.governor.healthy and self.epoch % self.config.governor.snapshot_every == 0:
                 self.snapshot = self._snapshot()
         for part, spent in flops.items():
             self.flops[part] += spent
-        found = measured(self.model, scores.by, known)
+        found = measured(self.model, scores.by)
         return EpochReport(
             **found,
             epoch=self.epoch,
@@ -197,7 +211,7 @@ class Host:
         return epoch_order(len(self.split), stream_seed("reference", self.seed), 0)[:samples]
 
     def _recalibrates(self) -> bool:
-        return bool(self.config.recalibrate and self.model.learning_norms())
+        return bool(self.config.recalibrate) and self.model.has_learning_norms()
 
     @property
     def harvest_samples(self) -> int:
@@ -263,48 +277,64 @@ class Host:
         self.rollbacks += 1
         self.model.journal.append(RolledBack(reason=reason, to_epoch=self.snapshot.epoch, pruned=tuple(live)))
 
-    def _drop_broken_seeds(self, figures: Sequence[float]) -> bool:
-        """Prune seeds that are not finite: without influence yet they cannot hurt the host, which goes on. Whether there was one."""
-        reports = self.model.reports(figures)
-        broken = [report.slot for report in reports if report.stage in (Stage.GERMINATED, Stage.TRAINING) and not report.finite]
-        for slot in broken:
-            self.model.prune(slot, cause="governor: not finite")
-        return bool(broken)
+    def _drop_broken_seeds(self) -> None:
+        """Prune seeds that are not finite: without influence yet they cannot hurt the host, which goes on."""
+        for slot in self.model.at(*DEVELOPING):
+            if not self.model.report(slot).finite:
+                self.model.prune(slot, cause="governor: not finite")
 
     # Counting
 
     def _count_training(self) -> dict[str, int]:
-        """Operations that this epoch's training takes, from two samples of the present structure."""
-        x, y = self.batch(torch.arange(min(2, len(self.split)), device=self.split.x.device), self.epoch)
-        self.model.train()
-        forward, backward = self._per_sample(x, y, backward=True)
+        """Operations that this epoch's training takes."""
+        return self._as_before("training", self._structure(), self._training_operations)
+
+    def _training_operations(self) -> dict[str, int]:
+        forms = {id: slot.form for id, slot in self.model.slots.items()}
+        forward, backward = self._per_sample(forms, backward=True)
         if self.config.isolation == "shadow" and (training := self.model.at(Stage.TRAINING)):
-            with self.model.trial(*training):
-                again = self._per_sample(x, y, backward=True)
+            again = self._per_sample({**forms, **dict.fromkeys(training, Form.TRIAL)}, backward=True)
             forward, backward = forward + again[0], backward + again[1]
         return {"forward": forward * len(self.split), "backward": backward * len(self.split)}
 
     def _count_validation(self, wanted: Sequence[Configuration]) -> dict[str, int]:
         """Operations of validating the network as it is, samples for its batch norms included, and of the other configurations."""
-        split, recalibrates = self.data.val, self._recalibrates()
-        x, y = split.x[:2], split.y[:2]
-        samples = len(split) + (min(self.config.recalibrate, len(self.split)) if recalibrates else 0)
-        with evaluating(self.model):
-            total = plain = self._per_sample(x, y)[0]
-            if recalibrates:
-                total = 0
-                for on in wanted:
-                    with self.model.showing(on):
-                        total += self._per_sample(x, y)[0]
-            elif len(wanted) > 1:
-                # Every seed that some configuration has on runs for all of them.
-                with self.model.stacked([frozenset().union(*wanted)], batch=len(x)):
-                    total = self._per_sample(x, y)[0] * len(wanted)
+        recalibrates = self._recalibrates()
+        known = (self._structure(), wanted, recalibrates)
+        return self._as_before("validation", known, lambda: self._validation_operations(wanted, recalibrates))
+
+    def _validation_operations(self, wanted: Sequence[Configuration], recalibrates: bool) -> dict[str, int]:
+        slots = self.model.slots
+        samples = len(self.data.val) + (min(self.config.recalibrate, len(self.split)) if recalibrates else 0)
+        total = plain = self._per_sample({id: slot.form for id, slot in slots.items()})[0]
+        if recalibrates:
+            total = sum(self._per_sample(forms_showing(slots, on))[0] for on in wanted)
+        elif len(wanted) > 1:
+            # Every seed that some configuration has on runs for all of them.
+            total = self._per_sample(forms_showing(slots, frozenset().union(*wanted)))[0] * len(wanted)
         return {"validation": plain * samples, "counterfactual": (total - plain) * samples}
 
-    def _per_sample(self, x: Tensor, y: Tensor, *, backward: bool = False) -> tuple[int, int]:
-        """Operations of the forward and of the backward pass for one sample, counted on these."""
-        return per_sample(self.task.counted, self.model, self.architecture, len(x), lambda: self.task.loss(self.model(x), y), backward)
+    def _structure(self) -> Hashable:
+        """What the operations of an epoch follow from, but for the configurations that are measured."""
+        return tuple([(slot.form, slot.state.stage, slot.kind()) for slot in self.model.slots.values()])
+
+    def _as_before(self, part: str, known: Hashable, operations: Callable[[], dict[str, int]]) -> dict[str, int]:
+        """The operations of a part of the epoch: the same as in the last one, unless what they follow from has changed."""
+        if part not in self._counts or self._counts[part][0] != known:
+            self._counts[part] = known, operations()
+        return self._counts[part][1]
+
+    def _per_sample(self, forms: Mapping[str, Form], *, backward: bool = False) -> Counts:
+        """Operations of the forward and of the backward pass for one sample, with the slots in these forms."""
+        return per_sample(self.counted, self.model, forms, partial(self._count, backward), backward)
+
+    def _count(self, backward: bool) -> Counts:
+        """The same of the model as it is shown now, counted on two samples: of training if there is a backward pass, else of val."""
+        split = self.split if backward else self.data.val
+        x, y = split.x[:2], split.y[:2]
+        with modes_kept(self.model):
+            self.model.train(backward)
+            return count(self.model, len(x), lambda: self.task.loss(self.model(x), y), backward)
 
     # Saving
 

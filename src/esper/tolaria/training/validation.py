@@ -61,7 +61,8 @@ def _error(first: Score, second: Score) -> float | None:
 
 def _standard_error(shares: NDArray[np.floating], targets: int) -> float:
     """Of the mean of shares of targets, in points; as if one target more had been the odd one out, so that it is never 0."""
-    squares = float(((shares - shares.mean(dtype=np.float64)) ** 2).sum()) + 1.0 / targets**2
+    rest = shares - np.add.reduce(shares, dtype=np.float64) / len(shares)
+    squares = float(np.add.reduce(rest * rest)) + 1.0 / targets**2
     return 100.0 * math.sqrt(squares) / len(shares)
 
 
@@ -106,16 +107,13 @@ class Scores:
     def of(cls, wanted: Sequence[Configuration], losses: Array, hits: Array, by_class: Array, targets: int) -> Scores:
         """From the fields of `Evaluated` as they were read, whoever evaluated."""
         samples = hits.shape[1]
+        found = np.add.reduce(hits, axis=1, dtype=np.float64).tolist()  # [K]
+        shares = hits if targets == 1 else hits / targets
         scores = {
-            on: Score(
-                loss=float(total) / samples,
-                accuracy=100.0 * float(row.sum(dtype=np.float64)) / (samples * targets),
-                hits=row / targets,
-                targets=targets,
-            )
-            for on, total, row in zip(wanted, losses, hits, strict=True)
+            on: Score(loss=total / samples, accuracy=100.0 * right / (samples * targets), hits=row, targets=targets)
+            for on, total, right, row in zip(wanted, losses.tolist(), found, shares, strict=True)
         }
-        return cls(scores, tuple((100.0 * by_class[0] / by_class[1].clip(min=1)).tolist()))
+        return cls(scores, tuple((100.0 * by_class[0] / np.maximum(by_class[1], 1)).tolist()))
 
 
 def read_all(tensors: Sequence[Tensor]) -> list[Array]:
@@ -162,17 +160,16 @@ def evaluate(
     return Evaluated(wanted=tuple(wanted), losses=losses, hits=hits, by_class=by_class, targets=split.y.numel() // samples)
 
 
-def measured(model: Growable, scores: Mapping[Configuration, Score], figures: Sequence[float] | None = None) -> dict[str, Any]:
+def measured(model: Growable, scores: Mapping[Configuration, Score]) -> dict[str, Any]:
     """What an EpochReport says of a growing model, from the scores of its configurations, whoever evaluated them.
 
-    Tells the body what each of its seeds brings, so that gates and reports know. figures: of the model, if they have been read already.
+    Tells the body what each of its seeds brings, so that gates and reports know.
     """
     record_contributions(model, scores)
     blended = model.at(*BLENDED)
     base, harvested = scores[frozenset(blended)], scores[frozenset(model.at(Stage.FOSSILIZED))]
     accuracy = {on: score.accuracy for on, score in scores.items()}
-    figures = model.figures().tolist() if figures is None else figures
-    seeds = model.reports(figures)
+    seeds = model.reports()
     return {
         "val_loss": base.loss,
         "val_accuracy": base.accuracy,
@@ -180,7 +177,7 @@ def measured(model: Growable, scores: Mapping[Configuration, Score], figures: Se
         "bare_accuracy": accuracy[frozenset()] if blended else None,
         "harvest_accuracy": harvested.accuracy,
         "harvest_loss": harvested.loss,
-        "gradients": model.host_gradients(figures),
+        "gradients": model.host_gradients(),
         "seeds": seeds,
         "verdicts": tuple(model.verdict(seed.slot, seed) if seed.stage in LIVE else None for seed in seeds),
         "interactions": interactions(blended, accuracy),
