@@ -36,8 +36,6 @@ from esper.tolaria.training.validation import Array, Scores, wanted_of
 
 CHECK_SAMPLES = 6
 """Samples, of two hosts together, that an architecture is tried on."""
-WARM_UP = 2
-"""Pieces of work that a fleet does before it captures any."""
 SHORT_EPOCH = 64
 """Steps up to which an epoch is too short to capture its step anew whenever some host grows something new: room is made ahead."""
 MEASURED_BYTES = 2**31
@@ -150,35 +148,28 @@ class Pending:
 
 
 class Captured:
-    """Work on the device that is done again and again on the same tensors: on a GPU it is captured once, and replayed from then on."""
+    """Work on the device that is done again and again on the same tensors: on a GPU it is captured the second time, then replayed.
 
-    def __init__(self, work: Callable[[], None], graphs: Graphs | None) -> None:
-        self.work, self.graphs = work, graphs
+    The first time libraries set themselves up for its shapes, which cannot be captured. pool: memory for what is captured, which work that
+    never runs at the same time shares; None captures nothing.
+    """
+
+    def __init__(self, work: Callable[[], None], pool: Any) -> None:
+        self.work, self.pool = work, pool
+        self.begun = False
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> None:
-        if self.graphs is None or self.graphs.warming():
+        if self.pool is None or not self.begun:
+            self.begun = True
             self.work()
             return
         if self.graph is None:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.graphs.pool, stream=torch.cuda.current_stream()):
+            with torch.cuda.graph(graph, pool=self.pool, stream=torch.cuda.current_stream()):
                 self.work()
             self.graph = graph
         self.graph.replay()
-
-
-class Graphs:
-    """Where a fleet's captured work is kept: graphs that never run at the same time share their memory."""
-
-    def __init__(self) -> None:
-        self.pool = torch.cuda.graph_pool_handle()
-        self._warm = 0
-
-    def warming(self) -> bool:
-        """True for the first work of all, which libraries set themselves up in: it cannot be captured."""
-        self._warm += 1
-        return self._warm <= WARM_UP
 
 
 class Fleet:
@@ -207,7 +198,7 @@ class Fleet:
         if device.type == "cuda":
             self.cap = max(self.cap, MEASURED_BYTES // (32 * like.split.x[0].numel() * like.split.x.element_size()))
         self.pool: _Pool | None = None
-        self.graphs = Graphs() if device.type == "cuda" and room is spare else None
+        self.graphs = torch.cuda.graph_pool_handle() if device.type == "cuda" and room is spare else None
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._view: View | None = None
         self._shadow: View | None = None
