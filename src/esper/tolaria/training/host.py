@@ -274,7 +274,7 @@ class Host:
     def _drop_broken_seeds(self) -> None:
         """Prune seeds that are not finite: without influence yet they cannot hurt the host, which goes on."""
         for slot in self.model.at(*DEVELOPING):
-            if not self.model.report(slot).finite:
+            if not self.model.finite(slot):
                 self.model.prune(slot, cause="governor: not finite")
 
     # Counting
