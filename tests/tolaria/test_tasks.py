@@ -16,6 +16,7 @@ from torch import nn
 from esper.kasmina import Growable
 from esper.leyline.errors import ConfigError, DataError, EsperError, UnknownNameError
 from esper.tolaria.data import Data, FinalEvaluation, Split
+from esper.tolaria.data.streams import draws
 from esper.tolaria.tasks import (
     TASKS,
     Family,
@@ -28,6 +29,7 @@ from esper.tolaria.tasks import (
     get,
     register,
 )
+from esper.tolaria.tasks.registry import augment_stream
 from tests.tolaria.small import make_host
 
 CPU = torch.device("cpu")
@@ -199,7 +201,7 @@ def test_a_family_with_several_block_lengths_is_refused() -> None:
 def augmented(index: torch.Tensor, seed: int = 1, epoch: int = 2, **values: Any) -> torch.Tensor:
     images = torch.randn(500, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     task = replace(get("cifar10"), **values)
-    return task.augment(images[index], replace(task.family.standard, augment=True), seed, epoch, index)
+    return task.augment(images[index], draws(index, *augment_stream(seed, epoch)))
 
 
 def test_augmentation_is_off_where_the_member_says_so() -> None:
@@ -208,7 +210,7 @@ def test_augmentation_is_off_where_the_member_says_so() -> None:
     assert torch.equal(plain.batch(index, 0)[0], plain.split.x[index])
     assert not torch.equal(moved.batch(index, 0)[0], moved.split.x[index])
     tokens = torch.zeros(2, 16, dtype=torch.int64)
-    assert story_task().augment(tokens, story_task().family.standard, 0, 0, torch.arange(2)) is tokens
+    assert story_task().augment(tokens, torch.arange(2)) is tokens
 
 
 def test_augmentation_depends_on_seed_epoch_and_position_alone() -> None:

@@ -31,17 +31,17 @@ class StraightThrough(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(h: Tensor, s: Tensor) -> Tensor:
+    def forward(h: Tensor, s: Tensor, hosts: bool) -> Tensor:
         return h.clone()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
         ctx.seed_dtype = inputs[1].dtype
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         (grad,) = grads
-        return grad, grad.to(ctx.seed_dtype)
+        return grad, grad.to(ctx.seed_dtype), None
 
 
 class Boost(StraightThrough):
@@ -53,20 +53,30 @@ class Boost(StraightThrough):
     """
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
+        h, s, ctx.hosts = inputs
+        ctx.save_for_backward(h, s)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         (grad,) = grads
         h, s = ctx.saved_tensors
-        pull = grad.float().square().mean().sqrt() / (BOOST_STEP * h.float().square().mean().sqrt()).clamp(min=1e-12)
-        return grad, (grad + pull * (s - h)).to(s.dtype)
+        pull = _rms(grad, ctx.hosts) / (BOOST_STEP * _rms(h, ctx.hosts)).clamp(min=1e-12)
+        return grad, (grad + pull * (s - h)).to(s.dtype), None
 
 
-def isolated(h: Tensor, s: Tensor, *, pull: bool) -> Tensor:
-    """h, with the output's gradient handed to both h and s, and to s with a pull towards h if so asked. Shapes: all equal."""
-    result: Tensor = (Boost if pull else StraightThrough).apply(h, s)
+def _rms(x: Tensor, hosts: bool) -> Tensor:
+    """Root mean square of a host's features; with `hosts` of each host's by itself, (S, N, ...) to (1, N, 1, ...)."""
+    squares = x.float().square()
+    return (squares.mean([0, *range(2, x.dim())], keepdim=True) if hosts else squares.mean()).sqrt()
+
+
+def isolated(h: Tensor, s: Tensor, *, pull: bool, hosts: bool = False) -> Tensor:
+    """h, with the output's gradient handed to both h and s, and to s with a pull towards h if so asked. Shapes: all equal.
+
+    hosts: whether these are the features of many hosts, (samples, hosts, ...).
+    """
+    result: Tensor = (Boost if pull else StraightThrough).apply(h, s, hosts)
     return result
 
 

@@ -48,13 +48,7 @@ class GradientMeter(nn.Module):
             return None
         if scale is not None:
             norms = norms / scale.factor
-        total = torch.linalg.vector_norm(norms)
-        # In as few operations as it takes: on small hosts each costs as much as the training of a layer.
-        norm = torch.nan_to_num(total, 0.0, 0.0, 0.0)
-        # norms: (tensors,); shares: (2,); step: the first five sums; peak: the last.
-        shares = torch.stack((norms < VANISHING_NORM, norms > EXPLODING_NORM)).mean(1, dtype=torch.float32)
-        step = torch.stack((torch.ones_like(norm), norm, *shares.unbind(), (norm != total).float()))
-        peak = torch.nan_to_num(norms.max(), 0.0, 0.0, 0.0)
+        total, step, peak = step_sums(norms)
         if scale is not None:
             counts = scale.skipped == 0
             step, peak = torch.where(counts, step, 0.0), torch.where(counts, peak, 0.0)
@@ -75,6 +69,21 @@ class GradientMeter(nn.Module):
         super()._apply(fn, recurse)
         self.sums = self.sums.float()
         return self
+
+
+def step_sums(norms: Tensor, present: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """What one step adds, from the norms of its gradients, (tensors, ...): the norm over all tensors, (...), what the first five sums
+    of a meter grow by, (5, ...), and the largest norm of a tensor, (...).
+
+    present: which tensors there are, of the same shape as norms, where those of many are in one table; the others have a norm of 0.
+    """
+    total = torch.linalg.vector_norm(norms, dim=0)
+    # In as few operations as it takes: on small hosts each costs as much as the training of a layer.
+    norm = torch.nan_to_num(total, 0.0, 0.0, 0.0)
+    flags = torch.stack((norms < VANISHING_NORM, norms > EXPLODING_NORM))  # (2, tensors, ...)
+    shares = flags.mean(1, dtype=torch.float32) if present is None else (flags & present).sum(1) / present.sum(0).clamp(min=1)
+    step = torch.stack((torch.ones_like(norm), norm, *shares.unbind(), (norm != total).float()))
+    return total, step, torch.nan_to_num(norms.amax(0), 0.0, 0.0, 0.0)
 
 
 def gradient_stats(sums: Sequence[float]) -> GradientStats | None:

@@ -420,6 +420,10 @@ class Growable(nn.Module):
         # No step was seen: a model in eval mode does not tell which.
         return [norm for norm in self._norms if not norm.training] if self.host.training else []
 
+    def note_frozen(self, paths: Collection[str]) -> None:
+        """For whoever trains without an optimiser's step: the host's batch norms at these paths are in eval mode while it trains."""
+        self._frozen = [norm for norm in self._norms if norm in {self.host.get_submodule(path) for path in paths}]
+
     def recalibrated(self, batches: Sequence[Example]) -> AbstractContextManager[None]:
         """Inside, batch norms have statistics made anew from these training inputs, for the network as it is shown now.
 

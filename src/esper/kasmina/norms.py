@@ -51,6 +51,14 @@ def recalibrated(model: nn.Module, norms: Sequence[Norm], batches: Iterable[Exam
 
 
 def _recalibrate(model: nn.Module, norms: Sequence[Norm], batches: Iterable[Example]) -> None:
+    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices), evaluating(model):
+        refit(model, norms, batches)
+
+
+def refit(model: nn.Module, norms: Sequence[Norm], batches: Iterable[Example]) -> None:
+    """Give these norms the statistics of the model on these inputs, weighted by their samples. The model is in eval mode, without
+    gradients."""
     seen: dict[Norm, int] = {}
 
     def weigh(norm: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -61,22 +69,20 @@ def _recalibrate(model: nn.Module, norms: Sequence[Norm], batches: Iterable[Exam
         seen[norm] = seen.get(norm, 0) + samples
         norm.momentum = samples / seen[norm]
 
-    momenta = [norm.momentum for norm in norms]
+    before = [(norm.momentum, norm.training) for norm in norms]
     handles = [norm.register_forward_pre_hook(weigh) for norm in norms]
-    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
     try:
-        with torch.random.fork_rng(devices=devices), evaluating(model):
-            for norm in norms:
-                norm.training = True  # `evaluating` puts every mode back
-            for batch in batches:
-                try:
-                    call(model, batch)
-                except Exception as error:
-                    what = "the model does not run on a batch of training inputs that its batch norms are to be made anew from"
-                    raise ConfigError(f"{what}: {type(error).__name__}: {error}") from error
+        for norm in norms:
+            norm.training = True
+        for batch in batches:
+            try:
+                call(model, batch)
+            except Exception as error:
+                what = "the model does not run on a batch of training inputs that its batch norms are to be made anew from"
+                raise ConfigError(f"{what}: {type(error).__name__}: {error}") from error
     finally:
-        for norm, momentum, handle in zip(norms, momenta, handles, strict=True):
-            norm.momentum = momentum
+        for norm, (momentum, training), handle in zip(norms, before, handles, strict=True):
+            norm.momentum, norm.training = momentum, training
             handle.remove()
 
 

@@ -26,7 +26,7 @@ from esper.tolaria.data import Data
 from esper.tolaria.tasks import Family, Task
 from esper.tolaria.tasks import get as get_task
 from esper.tolaria.training.device import device_named
-from esper.tolaria.training.engine import ENGINES
+from esper.tolaria.training.engine import ENGINES, choose
 from esper.tolaria.training.host import Host
 
 
@@ -66,7 +66,8 @@ class Growth:
         self.config, self.test = config, test
         self.device = device_named(config.device)
         load_plugins(config.plugins)
-        self.engine = ENGINES[config.training.engine]()
+        name, self.why = choose(config.training, self.device)
+        self.engine = ENGINES[name]()
         self.hosts: dict[int, HostRun] = {}
         """By place, those that have ended too."""
         self._data: dict[str, Data] = {}
@@ -123,8 +124,8 @@ class Growth:
         """Carry out one decision for each host that was trained."""
         steps = {place: self.hosts[place].act(decision) for place, decision in decisions.items()}
         ended = [self.hosts[place] for place in steps if self.hosts[place].host.done]
-        for run in ended:
-            run.harvest()
+        for run, score in zip(ended, self.engine.score([run.host for run in ended], lambda host: host.data.val), strict=True):
+            run.harvest(score)
         acted = {}
         for place, step in steps.items():
             reward, result = self.hosts[place].end(self.test) if self.hosts[place] in ended else (None, None)

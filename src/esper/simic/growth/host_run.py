@@ -16,6 +16,7 @@ from esper.simic.rewards import FinalScore, RewardConfig, RewardInput, RewardSte
 from esper.tamiyo import Observation, Rules
 from esper.tolaria.data import FinalEvaluation
 from esper.tolaria.training.host import Host
+from esper.tolaria.training.validation import Score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +133,9 @@ class HostRun:
         self.observation = None
         return step
 
-    def harvest(self) -> None:
-        """The budget is spent: score the network. Every host's is scored before the first is paid, as its twin's is needed for that."""
-        score = self.host.score(self.host.data.val)
+    def harvest(self, score: Score) -> None:
+        """The budget is spent, and this is what the network scores on val. Every host is scored before the first is paid, as its twin's
+        score is needed for that."""
         self.course.final = FinalScore(accuracy=score.accuracy, loss=score.loss, parameters=self.host.harvest_parameters())
 
     def end(self, test: bool) -> tuple[RewardStep, HostFinished]:

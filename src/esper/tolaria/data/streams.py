@@ -36,7 +36,12 @@ def draws(index: Tensor, *key: str | int) -> Tensor:
     A position's number depends on the key and the position alone, not on the other positions. The arithmetic is on integers, so
     every device gives the same numbers.
     """
-    mixed = (index + 1) * _STEP + stream_seed(*key)
+    return draws_from(index, stream_seed(*key))
+
+
+def draws_from(index: Tensor, stream: int | Tensor) -> Tensor:
+    """What `draws` gives, from `stream_seed` of the key. A tensor of them, broadcast with `index`, gives each position its own stream."""
+    mixed = (index + 1) * _STEP + stream
     mixed = (mixed ^ _shift(mixed, 30)) * _MIX1
     mixed = (mixed ^ _shift(mixed, 27)) * _MIX2
     return _shift(mixed ^ _shift(mixed, 31), 2)

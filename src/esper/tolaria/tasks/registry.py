@@ -25,7 +25,7 @@ from esper.leyline.errors import ConfigError
 from esper.leyline.plugins import Register, telling
 from esper.tolaria.data.sources import Source
 from esper.tolaria.data.splits import Data, Split
-from esper.tolaria.data.streams import stream_seed
+from esper.tolaria.data.streams import draws, stream_seed
 from esper.tolaria.tasks import checks
 from esper.tolaria.tasks.family import Family, Member
 
@@ -83,10 +83,11 @@ class Task(ABC):
     def training_set(self, data: Data, member: Member, seed: int) -> Split:
         """What a member's host trains on: the whole training split, without a copy, unless the member says otherwise."""
 
-    def augment(self, x: Tensor, member: Member, seed: int, epoch: int, index: Tensor) -> Tensor:
-        """The batch as the host of a member with `augment` sees it in this epoch.
+    def augment(self, x: Tensor, drawn: Tensor) -> Tensor:
+        """The batch as a host whose member has `augment` sees it.
 
-        `index` (int64) has the position of each row in the training set.
+        drawn: int64 (B,), for each row a random number from 0 to 2**62 - 1, to take all chance from: it depends on the host, the epoch and
+        the row's place in the training set alone. The batch may hold the samples of many hosts.
         """
         return x
 
@@ -145,7 +146,7 @@ class Task(ABC):
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             if member.augment:
                 with self._calling("augment"):
-                    augmented = self.augment(x, member, seed, 0, torch.arange(len(x), device=device))
+                    augmented = self.augment(x, draws(torch.arange(len(x), device=device), *augment_stream(seed, 0)))
                 checks.augmented(augmented, x, self._named("augment"))
                 x = augmented
             with self._calling("the host that make_host gives"):
@@ -172,6 +173,11 @@ class Task(ABC):
     def _calling(self, function: str) -> AbstractContextManager[None]:
         """Whatever the function raises is told with the task's name, and the line in the plug-in."""
         return telling(f"task {self.name!r}: {function}", self._plugin()[0])
+
+
+def augment_stream(seed: int, epoch: int) -> tuple[str | int, ...]:
+    """The key of the random numbers that a host's samples are augmented by in an epoch."""
+    return ("augment", stream_seed("host", seed), epoch)
 
 
 T = TypeVar("T", bound=Task)

@@ -89,10 +89,9 @@ class VisionTask(Task):
             split = Split(split.x, _noisy(split.y, data.classes, member.label_noise, seed))
         return split
 
-    def augment(self, x: Tensor, member: Member, seed: int, epoch: int, index: Tensor) -> Tensor:
-        """Shift each image and mirror every second one; what happens to one depends on seed, epoch and its own position alone."""
+    def augment(self, x: Tensor, drawn: Tensor) -> Tensor:
+        """Shift each image and mirror every second one."""
         span = 2 * self.shift + 1
-        drawn = draws(index, "augment", seed, epoch)
         down, right = drawn % span, drawn // span % span
         mirrored = (drawn // span**2 % 2).bool() & self.mirror
         return _moved(x, down.to(x.device), right.to(x.device), mirrored.to(x.device), self.shift)

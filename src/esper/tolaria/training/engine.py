@@ -6,37 +6,187 @@ for many hosts at once; it reads what came out of the device once for all of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
+import torch
+from torch import Tensor
+
+from esper.kasmina.stacking.check import Checked
+from esper.kasmina.stacking.errors import Unstackable, UnstackableSeed
+from esper.kasmina.stacking.room import Room, exact, spare
 from esper.leyline.reports import EpochReport
+from esper.leyline.stages import OCCUPIED
+from esper.tolaria.data import Split
+from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.fleet import Fleet, check_fleet, fleet_key
 from esper.tolaria.training.host import Host
-from esper.tolaria.training.validation import read_all
+from esper.tolaria.training.validation import Array, Score, read_all
+
+Progress = Callable[[int], None]
+FLEETS_KEPT = 3
+"""Fleets of one kind that are kept for later, each with room for another number of hosts."""
+MANY = 32
+"""Hosts above which a fleet has no room for more: there, a row that is not used costs too much."""
 
 
 class Engine(Protocol):
-    """Whatever can run one epoch of some hosts."""
+    """Whatever can run one epoch of some hosts, and score them."""
 
-    def run_epoch(self, hosts: Sequence[Host], progress: Callable[[int], None] | None = None) -> list[EpochReport]:
+    def run_epoch(self, hosts: Sequence[Host], progress: Progress | None = None) -> list[EpochReport]:
         """Train each host for one epoch and report, in order; `progress` is told how many are done."""
+
+    def score(self, hosts: Sequence[Host], split: Callable[[Host], Split]) -> list[Score]:
+        """The network that would be harvested from each host now, on a split, in order."""
 
 
 class SerialEngine:
     """One host after another, on any device."""
 
-    def run_epoch(self, hosts: Sequence[Host], progress: Callable[[int], None] | None = None) -> list[EpochReport]:
+    def run_epoch(self, hosts: Sequence[Host], progress: Progress | None = None) -> list[EpochReport]:
         """Train each host for one epoch and report, in order; `progress` is told how many are done."""
         reports = []
         for done, host in enumerate(hosts, start=1):
             plan = host.begin_epoch()
             sums = host.train(plan)
             evaluated = host.evaluate()
-            *values, figures = read_all([sums, *evaluated.tensors(), host.model.figures()])
-            reports.append(host.conclude(plan, evaluated, *values, figures=figures.tolist()))
+            read, figures, *values = read_all([sums, host.model.figures(), *evaluated.tensors()])
+            reports.append(host.conclude(plan, read, evaluated.scores(*values), figures.tolist()))
             if progress is not None:
                 progress(done)
         return reports
 
+    def score(self, hosts: Sequence[Host], split: Callable[[Host], Split]) -> list[Score]:
+        """The network that would be harvested from each host now, on a split, in order."""
+        return [host.score(split(host)) for host in hosts]
 
-ENGINES: dict[str, type[Engine]] = {"serial": SerialEngine}
+
+class FleetEngine:
+    """Hosts of one architecture as one program. A host that cannot be one of many is trained alone; `notes` says why, once for each kind.
+
+    room: how storage is dealt out: on a GPU by default with some to spare, so that captured steps serve for long, elsewhere exactly.
+    """
+
+    def __init__(self, room: Room | None = None) -> None:
+        self.room = room
+        self.serial = SerialEngine()
+        self.notes: list[str] = []
+        """Why some hosts are not in a fleet."""
+        self._fleets: dict[Hashable, list[Fleet]] = {}
+        """By key, the latest used first."""
+        self._checked: dict[Hashable, Checked | None] = {}
+        """By key; None if such hosts cannot be in a fleet."""
+        self._refused: set[tuple[Hashable, str, str]] = set()
+        """Seeds that cannot be stacked: the key, the slot, the blueprint."""
+
+    def run_epoch(self, hosts: Sequence[Host], progress: Progress | None = None) -> list[EpochReport]:
+        """Train each host for one epoch and report, in order; `progress` is told how many are done."""
+        pending = []
+        for fleet in self._formed(hosts):
+            with fleet.on_stream():
+                pending.append((fleet, fleet.run_epoch()))
+        reports: dict[Host, EpochReport] = {}
+        for (fleet, epoch), values in zip(pending, _read([(fleet, epoch.tensors()) for fleet, epoch in pending]), strict=True):
+            for row, result in epoch.results(*values):
+                host = fleet.hosts[row]
+                assert host is not None
+                reports[host] = host.conclude(*result)
+            if progress is not None:
+                progress(len(reports))
+        for host in hosts:
+            if host not in reports:
+                (reports[host],) = self.serial.run_epoch([host])
+                if progress is not None:
+                    progress(len(reports))
+        return [reports[host] for host in hosts]
+
+    def score(self, hosts: Sequence[Host], split: Callable[[Host], Split]) -> list[Score]:
+        """The network that would be harvested from each host now, on a split, in order."""
+        scores: dict[Host, Score] = {}
+        by_fleet: dict[Fleet, list[Host]] = {}
+        for host in hosts:
+            fleet = next((each for each in self._fleets.get(fleet_key(host), ()) if host in each.row_of), None)
+            if fleet is not None:
+                by_fleet.setdefault(fleet, []).append(host)
+            else:
+                scores[host] = host.score(split(host))
+        measured = []
+        for fleet, mine in by_fleet.items():
+            with fleet.on_stream():
+                measured.append((fleet, fleet.score(mine, split(mine[0]))))
+        for mine, (_, each), values in zip(by_fleet.values(), measured, _read([(f, each.tensors()) for f, each in measured]), strict=True):
+            for host, found in zip(mine, each.scores(*values), strict=True):
+                (scores[host],) = found.by.values()
+        return [scores[host] for host in hosts]
+
+    def _formed(self, hosts: Sequence[Host]) -> list[Fleet]:
+        """Fleets of those hosts that can be in one, ready for an epoch."""
+        by_key: dict[Hashable, list[Host]] = {}
+        for host in hosts:
+            key = fleet_key(host)
+            if self._can_be_stacked(key, host):
+                by_key.setdefault(key, []).append(host)
+        chosen = {key: self._fleet_for(key, mine) for key, mine in by_key.items()}
+        for key, fleets in self._fleets.items():
+            for fleet in fleets:
+                if fleet is not chosen.get(key):
+                    fleet.release()
+        for key, fleet in chosen.items():
+            fleet.update(by_key[key])
+            self._fleets[key] = [fleet, *(each for each in self._fleets.get(key, ()) if each is not fleet)][:FLEETS_KEPT]
+            try:
+                fleet.stack.sync()
+            except UnstackableSeed as error:
+                self._refused.add((key, error.slot, error.blueprint))
+                self.notes.append(f"hosts of task {fleet.task.name!r} are trained one by one while they hold {error}")
+                return self._formed(hosts)
+        return list(chosen.values())
+
+    def _fleet_for(self, key: Hashable, hosts: Sequence[Host]) -> Fleet:
+        """A fleet with room for these hosts and not too much of it: one that there is, or else a new one."""
+        room = self.room or (spare if hosts[0].split.x.device.type == "cuda" else exact)
+        for fleet in self._fleets.get(key, ()):
+            if len(fleet.hosts) == len(hosts) if room is exact else len(hosts) < len(fleet.hosts) <= 2 * len(hosts) + 2:
+                return fleet
+        checked, count = self._checked[key], len(hosts)
+        assert checked is not None
+        rows = count if room is exact else count + 1 if count > MANY else spare(count + 1, 0)
+        return Fleet(hosts[0], checked, rows, room)
+
+    def _can_be_stacked(self, key: Hashable, host: Host) -> bool:
+        if key not in self._checked:
+            try:
+                self._checked[key] = check_fleet(host)
+            except Unstackable as error:
+                self._checked[key] = None
+                self.notes.append(f"hosts of task {host.task.name!r} are trained one by one: {error}")
+        seeds = {(slot.id, slot.state.blueprint) for slot in host.model.slots.values() if slot.state.stage in OCCUPIED}
+        return self._checked[key] is not None and not any((key, *seed) in self._refused for seed in seeds)
+
+
+def _read(groups: Sequence[tuple[Fleet, Sequence[Tensor]]]) -> list[list[Array]]:
+    """The values of several lists of tensors, fetched from each device in one go: the one wait of an epoch."""
+    found: list[list[Array]] = [[] for _ in groups]
+    for device in dict.fromkeys(fleet.device for fleet, _ in groups):
+        mine = [at for at, (fleet, _) in enumerate(groups) if fleet.device == device]
+        for at in mine:
+            groups[at][0].join_stream()
+        values = iter(read_all([tensor for at in mine for tensor in groups[at][1]]))
+        for at in mine:
+            found[at] = [next(values) for _ in groups[at][1]]
+    return found
+
+
+ENGINES: dict[str, type[Engine]] = {"serial": SerialEngine, "fleet": FleetEngine}
 """Every engine by its name in `training.engine`."""
+
+
+def choose(config: TrainingConfig, device: torch.device) -> tuple[str, str]:
+    """The engine's name that a config means on a device, and why."""
+    if config.engine != "auto":
+        return config.engine, "as asked for"
+    if config.compile:
+        return "serial", "training.compile is set"
+    if device.type == "cuda":
+        return "fleet", "a GPU trains many hosts in the time of one"
+    return "serial", "on a CPU hosts one after another are as fast, in worker processes faster"

@@ -21,13 +21,15 @@ from esper.leyline.events import Event, RolledBack, StageChanged
 from esper.leyline.reports import EpochReport
 from esper.leyline.stages import DEVELOPING, LIVE, Stage
 from esper.tolaria.data import Data, Split, epoch_order, stream_seed
+from esper.tolaria.data.streams import draws
 from esper.tolaria.tasks import Member, Task
+from esper.tolaria.tasks.registry import augment_stream
 from esper.tolaria.training.attribution import Configuration
-from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.config import Precision, TrainingConfig
 from esper.tolaria.training.flops import Counts, count, per_sample
 from esper.tolaria.training.governor import Governor
 from esper.tolaria.training.snapshot import Snapshot
-from esper.tolaria.training.validation import Array, Evaluated, Score, evaluate, measured, wanted_of
+from esper.tolaria.training.validation import Array, Evaluated, Score, Scores, evaluate, measured, wanted_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,8 +38,10 @@ class EpochPlan:
 
     epoch: int
     """Epochs done before it, which augmentation and every random stream go by."""
-    batches: list[Tensor]
-    """Positions in the training split, on its device, in the order of the epoch."""
+    order: Tensor
+    """Positions in the training split, int64, on the CPU."""
+    sizes: tuple[int, ...]
+    """Of the batches that it is cut into."""
     flops: dict[str, int]
     """Operations that training takes: forward, backward."""
 
@@ -71,7 +75,7 @@ class Host:
         self.model.follow(self.optimizer)
         self.run = _compiled(self.model, config.compile) if config.compile else self.model
         self.stream = stream_seed("host", seed)
-        """What the order of the data and its augmentation are drawn from."""
+        """What the order of the data is drawn from."""
         self.counted = task.counted.setdefault(self.architecture, {})
         self._counts: dict[str, tuple[Hashable, dict[str, int]]] = {}
         self.governor = Governor(config.governor, data.classes)
@@ -92,8 +96,9 @@ class Host:
         rate = self.member.rate_at(self.epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        order = epoch_order(len(self.split), self.stream, self.epoch).to(self.split.x.device)
-        plan = EpochPlan(epoch=self.epoch, batches=_batches(order, self.member.batch), flops=self._count_training())
+        order = epoch_order(len(self.split), self.stream, self.epoch)
+        sizes = batch_sizes(len(order), self.member.batch)
+        plan = EpochPlan(epoch=self.epoch, order=order, sizes=sizes, flops=self._count_training())
         self.epoch += 1
         return plan
 
@@ -103,8 +108,8 @@ class Host:
         model.train()
         loss_sum, correct = torch.zeros((), device=device), torch.zeros((), device=device)
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            _seed(device, stream_seed("dropout", self.seed, plan.epoch))
-            for index in plan.batches:
+            _seed(device, self.dropout_stream(plan.epoch))
+            for index in plan.order.to(device).split(plan.sizes):
                 x, y = self.batch(index, plan.epoch)
                 self.optimizer.zero_grad(set_to_none=True)
                 logits, loss = self._forward(x, y)
@@ -123,38 +128,36 @@ class Host:
         """The network as it is and every configuration that the report needs, on val. Waits for no device."""
         wanted = wanted_of(self.model)
         reference = self.reference()
-        with self.autocast():
+        with autocast(self.config.precision, self.split.x.device):
             return self._evaluate(self.data.val, wanted, self.run, reference)
 
     def _evaluate(self, split: Split, wanted: list[Configuration], run: Any, reference: list[Tensor]) -> Evaluated:
         return evaluate(self.model, run, self.task, split, self.config.eval_batch, wanted, reference)
 
-    def conclude(self, plan: EpochPlan, evaluated: Evaluated, sums: Array, *values: Array, figures: Sequence[float]) -> EpochReport:
+    def conclude(self, plan: EpochPlan, sums: Array, scores: Scores, figures: Sequence[float]) -> EpochReport:
         """The end of an epoch: the governor judges, and the report says how it went.
 
-        sums: what `train` returned. values: what `evaluated` holds. figures: the model's. All have been read from the device, together, by
-        whoever trained.
+        sums: what `train` returned. scores: on val. figures: the model's. All have been read from the device, together, by whoever
+        trained.
         """
-        self.steps += len(plan.batches)
+        self.steps += len(plan.sizes)
         train_loss = float(sums[0]) / len(self.split)
-        scores, per_class = evaluated.scores(*values)
-        now = scores[evaluated.wanted[0]]
-        flops = {**plan.flops, **self._count_validation(evaluated.wanted)}
+        now = next(iter(scores.by.values()))
+        flops = {**plan.flops, **self._count_validation(tuple(scores.by))}
         self.model.cache_figures(figures)
         anomaly = self.governor.judge(train_loss, now.loss, now.accuracy)
         if anomaly:
             self.roll_back(anomaly)
             self.model.cache_figures()
-            evaluated = self.evaluate()
-            scores, per_class = evaluated.read()
-            flops.update({part: flops[part] + spent for part, spent in self._count_validation(evaluated.wanted).items()})
+            scores = self.evaluate().read()
+            flops.update({part: flops[part] + spent for part, spent in self._count_validation(tuple(scores.by)).items()})
         else:
             self._drop_broken_seeds()
             if self.governor.healthy and self.epoch % self.config.governor.snapshot_every == 0:
                 self.snapshot = self._snapshot()
         for part, spent in flops.items():
             self.flops[part] += spent
-        found = measured(self.model, scores)
+        found = measured(self.model, scores.by)
         return EpochReport(
             **found,
             epoch=self.epoch,
@@ -163,7 +166,7 @@ class Host:
             classes=self.data.classes,
             train_loss=train_loss,
             train_accuracy=100.0 * float(sums[1]) / self.split.y.numel(),
-            per_class=per_class,
+            per_class=scores.per_class,
             learning_rate=self.member.rate_at(plan.epoch),
             initial_learning_rate=self.member.learning_rate,
             start_parameters=self.start_parameters,
@@ -174,9 +177,13 @@ class Host:
             anomaly=anomaly,
         )
 
+    def dropout_stream(self, epoch: int) -> int:
+        """The seed of what the forward pass draws in an epoch."""
+        return stream_seed("dropout", self.seed, epoch)
+
     def _forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and loss of a batch, compiled and in the precision that the config asks for."""
-        with self.autocast():
+        with autocast(self.config.precision, self.split.x.device):
             logits = self.run(x)
             return logits, self.task.loss(logits, y)
 
@@ -184,16 +191,10 @@ class Host:
         """The samples at these positions of the training split, augmented as that epoch says."""
         x, y = self.split.x[index], self.split.y[index]
         if self.member.augment:
-            x = self.task.augment(x, self.member, self.stream, epoch, index)
+            x = self.task.augment(x, draws(index, *augment_stream(self.seed, epoch)))
         if self.config.channels_last and x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         return x, y
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """bf16 where it is asked for. Casts are not cached: a cache filled in validation would cut the next backward off."""
-        if self.config.precision == "fp32":
-            return nullcontext()
-        return torch.autocast(self.data.train.x.device.type, dtype=torch.bfloat16, cache_enabled=False)
 
     def reference(self, samples: int | None = None) -> list[Tensor]:
         """Training inputs that batch norms are made anew from: the same ones in every epoch, as it augments them.
@@ -202,24 +203,29 @@ class Host:
         """
         if not self._recalibrates():
             return []
-        chosen = epoch_order(len(self.split), stream_seed("reference", self.seed), 0)[: samples or self.config.recalibrate]
-        return [self.batch(index, self.epoch)[0] for index in _batches(chosen.to(self.split.x.device), self.config.eval_batch)]
+        chosen = self.reference_positions(samples or self.config.recalibrate).to(self.split.x.device)
+        return [self.batch(index, self.epoch)[0] for index in chosen.split(batch_sizes(len(chosen), self.config.eval_batch))]
+
+    def reference_positions(self, samples: int) -> Tensor:
+        """Where these inputs are in the training split, int64, on the CPU: so many, or all that there are."""
+        return epoch_order(len(self.split), stream_seed("reference", self.seed), 0)[:samples]
 
     def _recalibrates(self) -> bool:
         return bool(self.config.recalibrate) and self.model.has_learning_norms()
 
-    def _harvest_reference(self) -> list[Tensor]:
-        return self.reference(max(HARVEST_SAMPLES, self.config.recalibrate))
+    @property
+    def harvest_samples(self) -> int:
+        """Training samples that the statistics of batch norms are made from in what is harvested."""
+        return max(HARVEST_SAMPLES, self.config.recalibrate)
 
     def score(self, split: Split) -> Score:
         """The network as it would be harvested now, host and fossils, on a split. In full precision, as a plain network runs."""
         fossils = frozenset(self.model.at(Stage.FOSSILIZED))
-        scores, _ = self._evaluate(split, [fossils], self.model, self._harvest_reference()).read()
-        return scores[fossils]
+        return self._evaluate(split, [fossils], self.model, self.reference(self.harvest_samples)).read().by[fossils]
 
     def _harvest_norms(self) -> dict[str, Tensor]:
         """Statistics of the batch norms of what would be harvested now, by name, so that it can be exported without the data."""
-        reference = self._harvest_reference()
+        reference = self.reference(self.harvest_samples)
         if not reference:
             return {}
         norms = set(self.model.learning_norms())
@@ -371,12 +377,17 @@ def _optimizer(model: Growable, member: Member) -> torch.optim.Optimizer:
             return torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0, weight_decay=decay, foreach=True)
 
 
-def _batches(order: Tensor, size: int) -> list[Tensor]:
-    """The order cut into batches. A last one of a single sample joins the one before: a batch norm over vectors needs two."""
-    batches = list(order.split(size))
-    if len(batches) > 1 and len(batches[-1]) == 1:
-        batches[-2:] = [torch.cat(batches[-2:])]
-    return batches
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
+    """bf16 where it is asked for. Casts are not cached: a cache filled in validation would cut the next backward off."""
+    return nullcontext() if precision == "fp32" else torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
+
+
+def batch_sizes(samples: int, size: int) -> tuple[int, ...]:
+    """So many samples cut into batches. A last one of a single sample joins the one before: a batch norm over vectors needs two."""
+    full, rest = divmod(samples, size)
+    if rest == 1 and full:
+        return (size,) * (full - 1) + (size + 1,)
+    return (size,) * full + ((rest,) if rest else ())
 
 
 def _compiled(model: Growable, backend: str) -> Callable[[Tensor], Any]:

@@ -68,7 +68,7 @@ def _standard_error(shares: NDArray[np.floating], targets: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Evaluated:
-    """Configurations on a split, as sums on its device not yet waited for: `read_all` fetches them, `scores` tells what they mean."""
+    """Configurations on a split, as sums on the device not yet waited for: `read_all` fetches them, `scores` tells what they mean."""
 
     wanted: tuple[Configuration, ...]
     """K configurations, the network as it is first."""
@@ -85,21 +85,35 @@ class Evaluated:
         """What has to be read, in the order in which `scores` takes it."""
         return self.losses, self.hits, self.by_class
 
-    def scores(self, losses: Array, hits: Array, by_class: Array) -> tuple[dict[Configuration, Score], tuple[float, ...]]:
-        """The score of each configuration, and the accuracy by class of the first."""
-        samples, targets = hits.shape[1], self.targets
+    def scores(self, losses: Array, hits: Array, by_class: Array) -> Scores:
+        """What these mean, once they have been read."""
+        return Scores.of(self.wanted, losses, hits, by_class, self.targets)
+
+    def read(self) -> Scores:
+        """The scores, for a caller that has nothing else to wait for."""
+        return self.scores(*read_all(self.tensors()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """Configurations of a host on a split."""
+
+    by: dict[Configuration, Score]
+    """The network as it is first."""
+    per_class: tuple[float, ...]
+    """The accuracy by class of the first."""
+
+    @classmethod
+    def of(cls, wanted: Sequence[Configuration], losses: Array, hits: Array, by_class: Array, targets: int) -> Scores:
+        """From the fields of `Evaluated` as they were read, whoever evaluated."""
+        samples = hits.shape[1]
         found = np.add.reduce(hits, axis=1, dtype=np.float64).tolist()  # [K]
         shares = hits if targets == 1 else hits / targets
         scores = {
             on: Score(loss=total / samples, accuracy=100.0 * right / (samples * targets), hits=row, targets=targets)
-            for on, total, right, row in zip(self.wanted, losses.tolist(), found, shares, strict=True)
+            for on, total, right, row in zip(wanted, losses.tolist(), found, shares, strict=True)
         }
-        by_label = 100.0 * by_class[0] / np.maximum(by_class[1], 1)
-        return scores, tuple(by_label.tolist())
-
-    def read(self) -> tuple[dict[Configuration, Score], tuple[float, ...]]:
-        """The scores, for a caller that has nothing else to wait for."""
-        return self.scores(*read_all(self.tensors()))
+        return cls(scores, tuple((100.0 * by_class[0] / np.maximum(by_class[1], 1)).tolist()))
 
 
 def read_all(tensors: Sequence[Tensor]) -> list[Array]:

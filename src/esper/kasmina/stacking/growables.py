@@ -1,0 +1,282 @@
+"""Growing models of one architecture as one: hosts in the batch, and at each slot the seeds of one blueprint together.
+
+However differently the hosts grow, they stay together: at a slot, the rows of hosts that have a seed of the same blueprint are taken out
+of the batch, run through these seeds at once, and put back, each in the form that its own slot has.
+
+Everything is a row of some storage, and which rows take part is written in tensors, so that a captured step serves for as long as the
+storage has room. Room that is not used belongs to a host that does not exist, the last row: whatever is computed there reaches no other.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn, optim
+
+from esper.kasmina.blueprints import names
+from esper.kasmina.growable import Growable
+from esper.kasmina.norms import Norm, tracked_norms
+from esper.kasmina.slot import FIGURES, Form
+from esper.kasmina.stacking.check import Checked, check_stackable
+from esper.kasmina.stacking.errors import Unstackable, UnstackableSeed
+from esper.kasmina.stacking.room import AHEAD_SEEDS, Room, spare
+from esper.kasmina.stacking.rows import Rows
+from esper.kasmina.stacking.stacked import StackedModule
+from esper.kasmina.stacking.views import Configuration, Needs, Part, Role, SeedKey, Seeds, View, needs_of, parts_of
+from esper.leyline.actions import Style
+from esper.leyline.stages import BLENDED, OCCUPIED, Stage
+
+
+class StackedGrowables:
+    """Growing models of one architecture, a row each, that run as one.
+
+    The storage is here; each model's tensors are views of it. `sync` takes in what has happened to the models since the last time.
+
+    like: a model of the architecture. checked: what `check_stackable` found for it. rows: for models; with spare room the last one stays
+    empty. room: how the seeds' rows are dealt out. ahead: whether to make room for every blueprint at once, before any seed is there.
+    """
+
+    def __init__(
+        self, like: Growable, optimizer: optim.Optimizer, checked: Checked, rows: int, room: Room, *, ahead: bool = False
+    ) -> None:
+        self.room, self.ahead = room, ahead
+        self.device = like.host_meter.sums.device
+        self.slots = {id: slot.place for id, slot in like.slots.items()}
+        first = next(iter(like.slots.values()))
+        self.isolation, self.dtype = first.isolation, first.alpha.dtype
+        self.host = StackedModule(bare_host(like), [place.path for place in self.slots.values()])
+        self.rows = Rows(bare_host(like), rows, optimizer, checked.unused)
+        self.meters = Rows(like.host_meter, rows)
+        self.slot_meters = {id: Rows(like.host_meter, rows) for id in like.slots}
+        self.models: list[Growable | None] = [None] * rows
+        self.seeds: dict[SeedKey, Seeds] = {}
+        self._seed_checks: dict[tuple[str, str], Checked] = {}
+        self._modules: dict[tuple[str, str], StackedModule] = {}
+        self._view: View | None = None
+        self._frozen: frozenset[str] = frozenset()
+        self.network = _Network(self.host.module)
+        """The stacked hosts and seeds, in one module, for their modes."""
+        for id, place in self.slots.items():
+            self.host.module.get_submodule(place.path).register_forward_hook(partial(self._hook, id))
+
+    @property
+    def idle(self) -> int:
+        """The row of the host that does not exist."""
+        return len(self.rows) - 1
+
+    # Who is here
+
+    def join(self, row: int, model: Growable, optimizer: optim.Optimizer) -> None:
+        """Take a model into a row."""
+        self.rows.put(row, model.host, optimizer)
+        self.meters.put(row, model.host_meter)
+        for id, meters in self.slot_meters.items():
+            meters.put(row, model.slots[id].meter)
+        model.note_frozen(self._frozen)
+        self.models[row] = model
+
+    def leave(self, row: int, *, needed: bool = True) -> None:
+        """Let a model go; with tensors of its own if somebody still needs it."""
+        for seeds in self.seeds.values():
+            if row in seeds.row_of:
+                (seeds.rows.take_out if needed else seeds.rows.forget)(seeds.row_of.pop(row))
+        for rows in (self.rows, self.meters, *self.slot_meters.values()):
+            (rows.take_out if needed else rows.forget)(row)
+        self.models[row] = None
+
+    def sync(self) -> None:
+        """Take in seeds that have come, gone or moved on, and tensors that were put in the place of others."""
+        wanted: dict[SeedKey, dict[int, nn.Module]] = {key: {} for key in self.seeds}
+        for row, model in enumerate(self.models):
+            if model is None:
+                continue
+            for id, slot in model.slots.items():
+                stage = slot.state.stage
+                if stage in OCCUPIED and stage is not Stage.GERMINATED:
+                    assert slot.seed is not None
+                    role = Role.ALONE if stage is Stage.TRAINING and self.isolation == "shadow" else Role.LEARNS
+                    wanted.setdefault(SeedKey(id, slot.state.blueprint, role), {})[row] = slot.seed
+                    if slot.gating is not None:
+                        role = role if stage in BLENDED or role is Role.ALONE else Role.IDLE
+                        wanted.setdefault(SeedKey(id, "", role), {})[row] = slot.gating
+        for rows in (self.rows, self.meters, *self.slot_meters.values(), *(seeds.rows for seeds in self.seeds.values())):
+            rows.adopt()
+        if self.ahead and not self.seeds:
+            self._make_room()
+        for key, modules in wanted.items():
+            self._drop(key, modules)
+        for key, modules in wanted.items():
+            self._take_in(key, modules)
+        self.seeds = {key: seeds for key, seeds in self.seeds.items() if len(seeds.rows)}
+
+    def _make_room(self) -> None:
+        """Have storage for a share of the hosts for each blueprint that can grow, and for gates."""
+        size = spare(-(-len(self.rows) // AHEAD_SEEDS) + 1, 0)
+        like = next(model for model in self.models if model is not None)
+        for id, slot in like.slots.items():
+            for blueprint in names(slot.place.shape.topology):
+                seed, gating = slot.build(blueprint, Style.GATED, stream=0)
+                assert gating is not None
+                modules = {(blueprint, Role.LEARNS): seed, ("", Role.LEARNS): gating, ("", Role.IDLE): gating}
+                for (name, role), module in modules.items():
+                    key = SeedKey(id, name, role)
+                    try:
+                        self.seeds.setdefault(key, self._stack(key, module, size))
+                    except UnstackableSeed:
+                        continue  # told when it grows
+
+    def _drop(self, key: SeedKey, modules: dict[int, nn.Module]) -> None:
+        """Let seeds go that are no longer here, or are something else by now."""
+        seeds = self.seeds.get(key)
+        for host, row in list(seeds.row_of.items()) if seeds is not None else ():
+            assert seeds is not None
+            if modules.get(host) is not seeds.rows.modules[row]:
+                seeds.rows.take_out(row)
+                del seeds.row_of[host]
+
+    def _take_in(self, key: SeedKey, modules: dict[int, nn.Module]) -> None:
+        """Make room for seeds, and take in those that are new."""
+        there = self.seeds.get(key)
+        # One to spare, for the host that does not exist.
+        needed = len(modules) + (self.room is spare)
+        size = self.room(needed, len(there.rows) if there is not None else 0)
+        if there is None or len(there.rows) != size:
+            if there is not None:
+                for row in there.row_of.values():
+                    there.rows.take_out(row)
+            if not size:
+                self.seeds.pop(key, None)
+                return
+            there = self.seeds[key] = self._stack(key, next(iter(modules.values())), size)
+        free = (row for row, module in enumerate(there.rows.modules) if module is None)
+        for host, module in modules.items():
+            if host not in there.row_of:
+                row = there.row_of[host] = next(free)
+                there.rows.put(row, module, self.rows.optimizers[host])
+
+    def figures(self) -> Tensor:
+        """What `Growable.figures` gives for each model, a row each. Waits for no device."""
+        parts = [self.meters.fixed["sums"]]
+        for id, meters in self.slot_meters.items():
+            finite = torch.ones(len(self.rows), device=self.device)
+            for key, seeds in self.seeds.items():
+                if key.slot == id and seeds.row_of:
+                    # A seed and its gate are finite together.
+                    hosts, rows = torch.tensor([list(seeds.row_of), list(seeds.row_of.values())], device=self.device)
+                    finite[hosts] = finite[hosts] * seeds.rows.flat.isfinite().all(1)[rows]
+            for row, model in enumerate(self.models):
+                if model is not None and model.slots[id].state.stage is Stage.GERMINATED:
+                    finite[row] = model.slots[id].figures()[-1]
+            parts += [meters.fixed["sums"], finite[:, None]]
+        figures = torch.cat(parts, 1)
+        assert figures.shape[1] == self.meters.fixed["sums"].shape[1] + FIGURES * len(self.slots)
+        return figures
+
+    # Views: which rows run, in which form
+
+    def training(self, before: View | None) -> View:
+        """All models as they train."""
+        forms = [{} if model is None else parts_of(model, {id: slot.form for id, slot in model.slots.items()}) for model in self.models]
+        return self._fitted(before, list(range(len(self.rows))), forms, Role.LEARNS)
+
+    def shadows(self, before: View | None) -> View | None:
+        """Those models that have seeds in TRAINING, with these at their target alpha; only they learn. None if there are none."""
+        if self.isolation != "shadow":
+            return None
+        hosts, forms = [], []
+        for row, model in enumerate(self.models):
+            if model is not None and model.at(Stage.TRAINING):
+                shown = {id: Form.TRIAL if slot.state.stage is Stage.TRAINING else slot.form for id, slot in model.slots.items()}
+                hosts.append(row)
+                forms.append(parts_of(model, shown))
+        return self._fitted(before, hosts, forms, Role.ALONE) if hosts else None
+
+    def showing(self, pairs: Sequence[tuple[int, Configuration]], before: View | None) -> View:
+        """Models with exactly some slots switched on, for a measurement; a model can be there several times. On copies of the tensors."""
+        forms = []
+        for row, on in pairs:
+            model = self.models[row]
+            assert model is not None
+            slots = model.slots
+            forms.append(parts_of(model, {id: Form.TRIAL if slots[id].state.stage is Stage.TRAINING else slots[id].form for id in on}))
+        return self._fitted(before, [row for row, _ in pairs], forms, None)
+
+    def _fitted(self, before: View | None, hosts: list[int], forms: list[dict[str, Part]], learns: Role | None) -> View:
+        """The view of before if it has room for what runs now, else a new one; filled in either case."""
+        needs = needs_of(self, hosts, forms, learns)
+        there = before.needs if before is not None else Needs()
+        size = needs.fitted(there, self)
+        view = before if before is not None and before.fits(size) else View(self, size, learns)
+        view.fill(hosts, forms)
+        return view
+
+    # Batch norms
+
+    def note_frozen(self) -> None:
+        """Tell the models which batch norms their hosts keep in eval mode, now that the network is in train mode."""
+        norms = {path: module for path, module in self.host.module.named_modules() if isinstance(module, Norm)}
+        frozen = frozenset(path for path, norm in norms.items() if not norm.training)
+        if frozen != self._frozen:
+            self._frozen = frozen
+            for model in self.models:
+                if model is not None:
+                    model.note_frozen(frozen)
+
+    def learning_norms(self) -> list[Norm]:
+        """The stacked batch norms that follow the training, as `Growable.learning_norms` says of each model."""
+        frozen = {self.host.module.get_submodule(path) for path in self._frozen}
+        return [norm for norm in tracked_norms(self.network) if norm not in frozen]
+
+    # Inside
+
+    def _hook(self, id: str, module: nn.Module, args: Any, output: Any) -> Any:
+        assert self._view is not None
+        at = self._view.slots.get(id)
+        if at is None:
+            return None
+        if isinstance(output, Tensor):
+            return self._view.blend(at, output)
+        items = (self._view.blend(at, output[0]), *output[1:])
+        return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
+
+    def _stack(self, key: SeedKey, like: nn.Module, rows: int) -> Seeds:
+        name = (key.slot, key.blueprint)
+        if name not in self._modules:
+            self._seed_checks[name] = self._check_seed(key, like)
+            self._modules[name] = StackedModule(like)
+            self.network.parts.append(self._modules[name].module)
+            self.network.parts[-1].train(self.network.training)
+        optimizer = next(each for each in self.rows.optimizers if each is not None)
+        return Seeds(self._modules[name], Rows(like, rows, optimizer, self._seed_checks[name].unused))
+
+    def _check_seed(self, key: SeedKey, module: nn.Module) -> Checked:
+        shape = self.slots[key.slot].example_shape[1:]
+        features = torch.randn(6, *shape, generator=torch.Generator().manual_seed(0)).to(device=self.device, dtype=self.dtype)
+        try:
+            return check_stackable(module, features)
+        except Unstackable as error:
+            raise UnstackableSeed(key.slot, key.blueprint, str(error)) from error
+
+
+class _Network(nn.Module):
+    """The stacked hosts, and beside them the seeds that run at their slots."""
+
+    def __init__(self, host: nn.Module) -> None:
+        super().__init__()
+        self.host = host
+        self.parts = nn.ModuleList()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.host(x)
+
+
+def bare_host(model: Growable) -> nn.Module:
+    """A copy of the host without its slots."""
+    host, handles = copy.deepcopy((model.host, model._handles))
+    for handle in handles:
+        handle.remove()
+    return host

@@ -1,0 +1,149 @@
+"""Stacking rules: how a layer computes for many hosts at once, each with tensors of its own.
+
+Hosts are in the batch, samples first: a batch of S samples of each of N hosts has rows s * N + n, so that (S * N, C, H, W) is in memory
+what a grouped convolution takes, (S, N * C, H, W). Whatever holds no tensors runs on that batch as it is. A layer that does has a rule,
+which sees its input as (S, N, ...), the layer with its tensors stacked, (N, *shape), and returns (S, N, ...):
+
+    @stacking_rule(Scale)
+    def scale(layer: Scale, x: Tensor) -> Tensor:
+        return x * layer.weight
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as recompute
+
+from esper.kasmina.blueprints import Seed
+from esper.kasmina.hosts import GPTHost
+from esper.kasmina.stacking.errors import Unstackable
+
+Rule = Callable[..., Any]
+R = TypeVar("R", bound=Rule)
+
+RULES: dict[type[nn.Module], Rule] = {}
+"""The rule of each class of layers."""
+
+
+def stacking_rule(*kinds: type[nn.Module]) -> Callable[[R], R]:
+    """Register how layers of these classes compute for many hosts; the later of two rules for one class counts.
+
+    The rule is called with the layer, its tensors stacked as (hosts, *shape), and with what its forward pass gets: tensors of a batch as
+    (samples, hosts, ...). It returns the same layout. Modules inside the layer are called with the two leading dimensions as one. A
+    layer without a rule runs through `torch.vmap`, which is slower.
+    """
+
+    def register(rule: R) -> R:
+        RULES.update(dict.fromkeys(kinds, rule))
+        return rule
+
+    return register
+
+
+def rule_for(module: nn.Module) -> Rule | None:
+    """The rule of the module's class, or of one that it inherits its forward pass from."""
+    for kind in type(module).__mro__:
+        if kind in RULES:
+            return RULES[kind] if type(module).forward is kind.forward else None
+    return None
+
+
+@stacking_rule(nn.Linear)
+def linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    samples, hosts = x.shape[:2]
+    rows = x.transpose(0, 1).reshape(hosts, -1, x.shape[-1])
+    weight = layer.weight.transpose(1, 2)
+    out = torch.bmm(rows, weight) if layer.bias is None else torch.baddbmm(layer.bias.unsqueeze(1), rows, weight)
+    return out.view(hosts, samples, *x.shape[2:-1], out.shape[-1]).transpose(0, 1)
+
+
+@stacking_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
+def convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    hosts, merged, padding = x.shape[1], x.flatten(1, 2), layer.padding
+    if layer.padding_mode != "zeros":
+        merged, padding = F.pad(merged, layer._reversed_padding_repeated_twice, mode=layer.padding_mode), 0  # type: ignore[assignment]
+    bias = None if layer.bias is None else layer.bias.flatten()
+    convolve: Any = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[merged.dim()]
+    out = convolve(merged, layer.weight.flatten(0, 1), bias, layer.stride, padding, layer.dilation, layer.groups * hosts)
+    return out.unflatten(1, (hosts, -1))
+
+
+@stacking_rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+def batch_norm(layer: nn.BatchNorm2d, x: Tensor) -> Tensor:
+    learns = layer.training and layer.track_running_stats
+    if layer.momentum is None:
+        raise Unstackable("it averages its statistics over all batches (momentum=None), and hosts may have seen different numbers of them")
+    if learns and layer.num_batches_tracked is not None:
+        layer.num_batches_tracked.add_(1)
+    flat = [None if each is None else each.flatten() for each in (layer.running_mean, layer.running_var, layer.weight, layer.bias)]
+    mean, var, weight, bias = flat
+    if not learns and layer.training:
+        mean = var = None
+    training = layer.training or mean is None
+    out = F.batch_norm(x.flatten(1, 2), mean, var, weight, bias, training, layer.momentum, layer.eps)
+    return out.unflatten(1, x.shape[1:3])
+
+
+@stacking_rule(nn.GroupNorm)
+def group_norm(layer: nn.GroupNorm, x: Tensor) -> Tensor:
+    out = F.group_norm(x.flatten(0, 1), layer.num_groups, None, None, layer.eps).view(x.shape)
+    if not layer.affine:
+        return out
+    shape = (*layer.weight.shape, *[1] * (x.dim() - 3))
+    return torch.addcmul(layer.bias.view(shape), out, layer.weight.view(shape))
+
+
+@stacking_rule(nn.LayerNorm)
+def layer_norm(layer: nn.LayerNorm, x: Tensor) -> Tensor:
+    out = F.layer_norm(x, layer.normalized_shape, None, None, layer.eps)
+    return _affine(out, layer.weight, layer.bias, len(layer.normalized_shape))
+
+
+@stacking_rule(nn.RMSNorm)
+def rms_norm(layer: nn.RMSNorm, x: Tensor) -> Tensor:
+    return _affine(F.rms_norm(x, layer.normalized_shape, None, layer.eps), layer.weight, None, len(layer.normalized_shape))
+
+
+def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None, trailing: int) -> Tensor:
+    """x (S, N, ..., *shape) times weights (N, *shape), plus biases; `trailing` is the number of dimensions in shape."""
+
+    def shaped(each: Tensor) -> Tensor:
+        return each.view(each.shape[0], *[1] * (x.dim() - 2 - trailing), *each.shape[1:])
+
+    if weight is not None:
+        x = x * shaped(weight)
+    return x if bias is None else x + shaped(bias)
+
+
+@stacking_rule(nn.Embedding)
+def embedding(layer: nn.Embedding, tokens: Tensor) -> Tensor:
+    if layer.padding_idx is not None or layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse:
+        raise Unstackable("it is an embedding with padding_idx, max_norm, scale_grad_by_freq or sparse gradients")
+    hosts, vocabulary = layer.weight.shape[:2]
+    first = torch.arange(0, hosts * vocabulary, vocabulary, device=tokens.device).view(-1, *[1] * (tokens.dim() - 2))
+    return F.embedding(tokens + first, layer.weight.flatten(0, 1))
+
+
+@stacking_rule(Seed)
+def seed(layer: Seed, x: Tensor) -> Tensor:
+    rows = x.flatten(0, 1)
+    branch = recompute(layer.branch, rows, use_reentrant=False) if layer.checkpoint and layer.training else layer.branch(rows)
+    gamma: Tensor = layer.gamma  # (N, C, 1, 1) beside (S, N, C, H, W), and (N, d) beside (S, N, T, d)
+    gamma = gamma.view(gamma.shape[0], *[1] * (x.dim() - 1 - gamma.dim()), *gamma.shape[1:])
+    return x + gamma * branch.view(x.shape)
+
+
+@stacking_rule(GPTHost)
+def gpt_host(layer: GPTHost, tokens: Tensor) -> Tensor:
+    samples, hosts, length = tokens.shape
+    x = layer.embedding(tokens.flatten(0, 1)).unflatten(0, (samples, hosts)) + layer.position.weight[:, :length]
+    x = layer.norm(layer.blocks(layer.dropout(x.flatten(0, 1)))).unflatten(0, (samples, hosts))
+    # The embedding is the head as well: (N, S * T, d) by (N, d, V).
+    rows = x.transpose(0, 1).reshape(hosts, samples * length, -1)
+    logits = torch.bmm(rows, layer.embedding.weight.transpose(1, 2))
+    return logits.view(hosts, samples, length, -1).transpose(0, 1)

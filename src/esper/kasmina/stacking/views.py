@@ -1,0 +1,432 @@
+"""Views: which rows of stacked models run, in which form. That is written into tensors, so that a captured step serves for long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from esper.kasmina.blending import ADDITIVE, combine, isolated
+from esper.kasmina.growable import Growable
+from esper.kasmina.slot import Form, Slot
+from esper.kasmina.stacking.room import AHEAD_KINDS, spare
+from esper.kasmina.stacking.rows import Rows
+from esper.kasmina.stacking.stacked import StackedModule, Streams
+from esper.leyline.actions import Style
+
+if TYPE_CHECKING:
+    from esper.kasmina.stacking.growables import StackedGrowables
+
+
+Configuration = frozenset[str]
+
+
+class Kind(Enum):
+    """What a row of the batch does at a slot with a seed."""
+
+    ISOLATED = auto()
+    FULL = auto()
+    """The seed's output takes the place of the features."""
+    ADD = auto()
+    MULTIPLY = auto()
+    GATED = auto()
+
+
+class Part(NamedTuple):
+    """What one row does at one slot: which kind, at which alpha."""
+
+    kind: Kind
+    alpha: float = 1.0
+
+
+class Role(Enum):
+    """How a seed, or a gate, takes part in training."""
+
+    LEARNS = auto()
+    """With its host."""
+    ALONE = auto()
+    """In a pass of its own, as seeds in TRAINING do in shadow isolation."""
+    IDLE = auto()
+    """Not yet: straight through, a gate learns once it is blended in."""
+
+
+class SeedKey(NamedTuple):
+    """Which seeds of a slot are stacked together."""
+
+    slot: str
+    blueprint: str
+    """Empty for gates, which are alike whatever they belong to."""
+    role: Role
+
+
+@dataclass(slots=True, eq=False)
+class Seeds:
+    """Like seeds at one slot, or like gates, of several hosts."""
+
+    module: StackedModule
+    rows: Rows
+    row_of: dict[int, int] = field(default_factory=dict)
+    """By host."""
+
+
+@dataclass(slots=True, eq=False)
+class Needs:
+    """Room that a view needs, or has: rows, seeds by key, and rows of each kind by slot."""
+
+    rows: int = 0
+    seeds: dict[SeedKey, int] = field(default_factory=dict)
+    kinds: dict[tuple[str, Kind], int] = field(default_factory=dict)
+    storage: tuple[Rows, ...] = ()
+    """What it is filled from: another storage is another view."""
+    whole: bool = False
+    """Whether its rows are all rows that there are."""
+
+    def fitted(self, there: Needs, stack: StackedGrowables) -> Needs:
+        """What to make room for, given what there is room for."""
+        room = stack.room
+
+        def grown(mine: dict[Any, int], before: dict[Any, int]) -> dict[Any, int]:
+            sizes = {key: room(mine.get(key, 0), before.get(key, 0)) for key in {**before, **mine}}
+            return {key: size for key, size in sizes.items() if size}
+
+        seeds = {key: size for key, size in grown(self.seeds, there.seeds).items() if key in stack.seeds}
+        rows = self.rows if self.whole else room(self.rows, there.rows)
+        return Needs(rows, seeds, grown(self.kinds, there.kinds), self.storage, self.whole)
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, Needs)
+        sizes = (self.rows, self.seeds, self.kinds) == (other.rows, other.seeds, other.kinds)
+        return sizes and [id(rows) for rows in self.storage] == [id(rows) for rows in other.storage]
+
+
+def needs_of(stack: StackedGrowables, hosts: list[int], forms: list[dict[str, Part]], learns: Role | None) -> Needs:
+    found = Needs(len(hosts), whole=learns is Role.LEARNS)
+    if not found.whole and stack.room is spare:
+        found.rows += 1  # for the host that does not exist
+    for key, seeds in stack.seeds.items():
+        if key.role is learns:
+            found.seeds[key] = len(seeds.rows)
+        else:
+            gated = not key.blueprint
+            count = sum(1 for host, parts in zip(hosts, forms, strict=True) if host in seeds.row_of and _uses(parts, key.slot, gated))
+            if count:
+                found.seeds[key] = count + (stack.room is spare)
+    for parts in forms:
+        for id, part in parts.items():
+            found.kinds[id, part.kind] = found.kinds.get((id, part.kind), 0) + 1
+    if stack.ahead and learns is not Role.ALONE:
+        share = -(-len(hosts) // AHEAD_KINDS)
+        for id in stack.slots:
+            for kind in Kind:
+                if learns is Role.LEARNS or kind is not Kind.ISOLATED:
+                    found.kinds[id, kind] = max(share, found.kinds.get((id, kind), 0))
+        for key, seeds in stack.seeds.items():
+            if learns is None:
+                found.seeds[key] = max(len(seeds.rows), found.seeds.get(key, 0))
+    found.storage = (stack.rows, *(seeds.rows for seeds in stack.seeds.values()))
+    return found
+
+
+def _uses(parts: dict[str, Part], slot: str, gated: bool) -> bool:
+    return slot in parts and (not gated or parts[slot].kind is Kind.GATED)
+
+
+class _Packed:
+    """Tensors of one type that are written together, in one copy to the device."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self.dtype, self.device = dtype, device
+        self._sizes: list[int] = []
+        self.made: Tensor | None = None
+
+    def add(self, size: int) -> int:
+        """Room for one more tensor; returns its number."""
+        self._sizes.append(size)
+        return len(self._sizes) - 1
+
+    def make(self) -> list[Tensor]:
+        """All of them."""
+        self.made = torch.zeros(sum(self._sizes), dtype=self.dtype, device=self.device)
+        self._staged = torch.zeros(sum(self._sizes), dtype=self.dtype)
+        self.staged = [part.numpy() for part in self._staged.split(self._sizes)]
+        return list(self.made.split(self._sizes))
+
+    def write(self) -> None:
+        """Copy what was staged to the device."""
+        assert self.made is not None
+        self.made.copy_(self._staged.clone(), non_blocking=True)
+
+
+@dataclass(slots=True, eq=False)
+class Learning:
+    """Rows that learn in a view: their values are leaves, which a gradient can be taken for."""
+
+    rows: Rows
+    values: dict[str, Tensor]
+    hosts: Tensor
+    """int64 (rows,): of each, its host."""
+    slot: str | None = None
+    """None for the hosts themselves."""
+    gate: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Bound:
+    """Like seeds, or gates, as a view runs them: the storage itself, or copies of some rows."""
+
+    key: SeedKey
+    module: StackedModule
+    rows: Rows
+    values: dict[str, Tensor]
+    which: Tensor | None
+    """int64 (n,): the rows that are copied; None for all of the storage."""
+    positions: Tensor
+    """int64 (n,): of each, the row of the batch that runs through it."""
+    isolated: Tensor
+    """bool (n,): rows whose features are cut off from the gradient."""
+    cut: bool
+    """Whether there can be such rows."""
+    places: list[int] = field(default_factory=list)
+
+    def copy(self) -> None:
+        """Copy what is a copy again."""
+        if self.which is not None:
+            self.values.update(self.rows.copies(self.which))
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Rows of a slot that do the same with their seeds' outputs."""
+
+    kind: Kind
+    among: Tensor
+    """int64 (n,): where they are among all rows that have a seed here."""
+    alpha: Tensor
+    gates: list[_Bound]
+    back: Tensor
+    """int64 (n,): of each, where its gate is among those of `gates`, one after another."""
+
+
+@dataclass(slots=True, eq=False)
+class _AtSlot:
+    """What happens at one slot of a view."""
+
+    seeds: list[_Bound]
+    groups: list[_Group]
+    positions: Tensor
+    """int64: rows of the batch in the order of `groups`."""
+
+
+class View:
+    """Some models, or copies of them, in certain forms, ready to run: the storage itself where something learns, else copies.
+
+    What takes part is written into tensors by `fill`, so that one view serves many epochs, and a captured step as long as the view.
+    """
+
+    def __init__(self, stack: StackedGrowables, needs: Needs, learns: Role | None) -> None:
+        self.stack, self.needs, self.learns = stack, needs, learns
+        self.hosts: list[int] = []
+        """Of each row its host."""
+        self.streams: Streams | None = None
+        self.learning: list[Learning] = []
+        self._ints, self._bools = _Packed(torch.int64, stack.device), _Packed(torch.bool, stack.device)
+        self._floats = _Packed(stack.dtype, stack.device)
+        self._build()
+
+    def __len__(self) -> int:
+        return self.needs.rows
+
+    def fits(self, needs: Needs) -> bool:
+        """Whether this is a view of that size, on the same storage."""
+        return self.needs == needs
+
+    def _build(self) -> None:
+        stack, needs = self.stack, self.needs
+        every = {key: size for key, size in needs.seeds.items() if size}
+        which = self._ints.add(needs.rows)
+        owner = self._ints.add(needs.rows)
+        ints, bools = self._ints.add, self._bools.add
+        numbers = {key: (ints(size), ints(size), bools(size), ints(size)) for key, size in every.items()}
+        groups = {key: (self._ints.add(size), self._floats.add(size), self._ints.add(size)) for key, size in needs.kinds.items()}
+        totals = {id: sum(size for (slot, _), size in needs.kinds.items() if slot == id) for id in stack.slots}
+        positions = {id: self._ints.add(total) for id, total in totals.items() if total}
+        self._numbers, self._groups, self._positions, self._which, self._owner = numbers, groups, positions, which, owner
+        self._make(which, owner)
+
+    def _make(self, which: int, owner: int) -> None:
+        """The tensors, now that it is known how many."""
+        stack, needs, numbers, groups, positions = self.stack, self.needs, self._numbers, self._groups, self._positions
+        ints, bools, floats = self._ints.make(), self._bools.make(), self._floats.make()
+        self.which = ints[which]
+        self.values = stack.rows.values() if self.learns is Role.LEARNS else stack.rows.copies(self.which)
+        if self.learns is Role.LEARNS:
+            self.learning.append(Learning(stack.rows, self.values, ints[owner]))
+        self.bounds: dict[SeedKey, _Bound] = {}
+        for key, (copied, places, cut, hosts) in numbers.items():
+            seeds = stack.seeds[key]
+            leaf = key.role is self.learns
+            values = seeds.rows.values() if leaf else seeds.rows.copies(ints[copied])
+            self.bounds[key] = _Bound(
+                key=key,
+                module=seeds.module,
+                rows=seeds.rows,
+                values=values,
+                which=None if leaf else ints[copied],
+                positions=ints[places],
+                isolated=bools[cut],
+                cut=self.learns is Role.LEARNS and stack.isolation != "none" and (key.slot, Kind.ISOLATED) in needs.kinds,
+            )
+            if leaf:
+                self.learning.append(Learning(seeds.rows, values, ints[hosts], key.slot, gate=not key.blueprint))
+        self.slots: dict[str, _AtSlot] = {}
+        for id, number in positions.items():
+            mine = [(kind, groups[id, kind]) for kind in Kind if (id, kind) in groups]
+            gates = [bound for key, bound in self.bounds.items() if key.slot == id and not key.blueprint]
+            self.slots[id] = _AtSlot(
+                seeds=[bound for key, bound in self.bounds.items() if key.slot == id and key.blueprint],
+                groups=[_Group(kind, ints[a], floats[b], gates if kind is Kind.GATED else [], ints[c]) for kind, (a, b, c) in mine],
+                positions=ints[number],
+            )
+
+    def fill(self, hosts: list[int], forms: list[dict[str, Part]]) -> None:
+        """Which models run, one for each row, and what each does at its slots."""
+        idle_row = len(self) - 1
+        self.hosts = hosts + [self.stack.idle] * (len(self) - len(hosts))
+        for packed in (self._ints, self._bools, self._floats):
+            for part in packed.staged:
+                part.fill(0)
+        ints, floats = self._ints.staged, self._floats.staged
+        ints[self._which][:] = self.hosts
+        ints[self._owner][:] = np.arange(len(self))
+        row_of = {host: row for row, host in enumerate(hosts)} if self.learns is not None else {}
+        for id, at in self.slots.items():
+            here = {row: part for row, parts in enumerate(forms) if (part := parts.get(id)) is not None}
+            among = self._fill_bounds(at.seeds, here, row_of)
+            gates = self._fill_bounds([bound for key, bound in self.bounds.items() if key.slot == id and not key.blueprint], here, row_of)
+            first = 0
+            for group in at.groups:
+                a, b, c = self._groups[id, group.kind]
+                rows = [row for row, part in here.items() if part.kind is group.kind]
+                size = self.needs.kinds[id, group.kind]
+                # Room to spare is filled with what belongs to the host that does not exist, if only its features.
+                ints[a][:] = [among[row] for row in rows] + [among.get(-1, 0)] * (size - len(rows))
+                floats[b][: len(rows)] = [here[row].alpha for row in rows]
+                if group.gates:
+                    ints[c][:] = [gates[row] for row in rows] + [gates.get(-1, 0)] * (size - len(rows))
+                ints[self._positions[id]][first : first + size] = rows + [idle_row] * (size - len(rows))
+                first += size
+        for packed in (self._ints, self._bools, self._floats):
+            packed.write()
+
+    def _fill_bounds(self, bounds: list[_Bound], here: dict[int, Part], row_of: dict[int, int]) -> dict[int, int]:
+        """Deal the rows that do something at a slot to the seeds, or gates; where each row's is among all, and under -1 one to spare."""
+        ints, bools, idle_row, idle_host = self._ints.staged, self._bools.staged, len(self) - 1, self.stack.idle
+        among: dict[int, int] = {}
+        first = 0
+        for bound in bounds:
+            copied, places, cut, hosts = self._numbers[bound.key]
+            seeds, size = self.stack.seeds[bound.key], self.needs.seeds[bound.key]
+            ints[places][:], ints[hosts][:] = idle_row, idle_host
+            if bound.which is None:
+                used = {at: row_of[host] for host, at in seeds.row_of.items()}
+                for at, row in used.items():
+                    ints[hosts][at] = self.hosts[row]
+            else:
+                gated = not bound.key.blueprint
+                mine = [row for row, part in here.items() if self.hosts[row] in seeds.row_of and (not gated or part.kind is Kind.GATED)]
+                used = dict(enumerate(mine))
+                ints[copied][: len(mine)] = [seeds.row_of[self.hosts[row]] for row in mine]
+            spare_row = next((at for at in range(size) if at not in used), None)
+            if spare_row is not None:
+                among.setdefault(-1, first + spare_row)
+            bound.places = [idle_host] * size
+            for at, row in used.items():
+                ints[places][at] = row
+                among[row] = first + at
+                bound.places[at] = self.hosts[row]
+                bools[cut][at] = bound.cut and row in here and here[row].kind is Kind.ISOLATED
+            first += size
+        return among
+
+    def run(self, x: Tensor) -> Any:
+        """The models on a batch, (samples * rows, ...), samples first."""
+        return self.bound()(x)
+
+    def bound(self) -> nn.Module:
+        """The stacked network, with this view's tensors in it until another view is run."""
+        self.stack._view = self
+        self.stack.host.bind(self.values, len(self), self.streams, self.hosts)
+        return self.stack.network
+
+    def copy(self) -> None:
+        """Copy everything that is a copy again."""
+        if self.learns is not Role.LEARNS:
+            self.values.update(self.stack.rows.copies(self.which))
+        for bound in self.bounds.values():
+            bound.copy()
+
+    # The forward pass at a slot
+
+    def blend(self, at: _AtSlot, features: Tensor) -> Tensor:
+        """The features that the hosts see in place of theirs, (S * N, ...)."""
+        h = features.unflatten(0, (-1, len(self)))
+        taken, outputs = [], []
+        for bound in at.seeds:
+            x = h.index_select(1, bound.positions)
+            into = torch.where(bound.isolated.view(-1, *[1] * (x.dim() - 2)), x.detach(), x) if bound.cut else x
+            outputs.append(self._run(bound, into))
+            taken.append(x)
+        x, s = (each[0] if len(each) == 1 else torch.cat(each, 1) for each in (taken, outputs))
+        results = [self._blended(group, x.index_select(1, group.among), s.index_select(1, group.among)) for group in at.groups]
+        result = results[0] if len(results) == 1 else torch.cat(results, 1)
+        return h.index_copy(1, at.positions, result.to(h.dtype)).flatten(0, 1)
+
+    def _run(self, bound: _Bound, x: Tensor) -> Tensor:
+        """Seeds, or gates, on their rows, (S, n, ...)."""
+        bound.module.bind(bound.values, x.shape[1], self.streams, bound.places)
+        out: Tensor = bound.module.module(x.flatten(0, 1))
+        return out.unflatten(0, x.shape[:2])
+
+    def _blended(self, group: _Group, h: Tensor, s: Tensor) -> Tensor:
+        if group.kind is Kind.ISOLATED:
+            return isolated(h, s, pull=self.stack.isolation == "boost", hosts=True)
+        if group.kind is Kind.FULL:
+            return s
+        alpha: Tensor = group.alpha.view(-1, *[1] * (h.dim() - 2))
+        if group.kind is Kind.GATED:
+            alpha = alpha * self._gate(group, h)
+        return combine(Style.LINEAR_MULTIPLY if group.kind is Kind.MULTIPLY else Style.LINEAR_ADD, h, s, alpha)
+
+    def _gate(self, group: _Group, h: Tensor) -> Tensor:
+        """What the gates of these rows give, from several stacks of them: those that learn and those that do not."""
+        values = [bound.values for bound in group.gates]
+        gathered = {name: torch.cat([each[name] for each in values]).index_select(0, group.back) for name in values[0]}
+        places = [place for bound in group.gates for place in bound.places]
+        module = group.gates[0].module
+        module.bind(gathered, h.shape[1], self.streams, places)
+        out: Tensor = module.module(h.flatten(0, 1))
+        return out.unflatten(0, h.shape[:2])
+
+
+def parts_of(model: Growable, forms: dict[str, Form]) -> dict[str, Part]:
+    """What each slot in these forms does to its rows; nothing for the others."""
+    return {id: part for id, form in forms.items() if (part := _part(model.slots[id], form)) is not None}
+
+
+def _part(slot: Slot, form: Form) -> Part | None:
+    if form is Form.ABSENT:
+        return None
+    if form is Form.ISOLATED:
+        return Part(Kind.ISOLATED)
+    if form is Form.FOSSIL:
+        return Part(Kind.FULL)
+    alpha = slot.state.alpha_target if form is Form.TRIAL else slot.state.alpha
+    if slot.gating is not None:
+        return Part(Kind.GATED, alpha)
+    if form is Form.TRIAL and alpha == 1.0 and slot.state.style in ADDITIVE:
+        return Part(Kind.FULL)
+    return Part(Kind.MULTIPLY if slot.state.style is Style.LINEAR_MULTIPLY else Kind.ADD, alpha)

@@ -1,0 +1,63 @@
+"""The digits in double precision: what rounding alone makes of two engines stays far below what a mistake does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from esper.tolaria.data import Data, Split
+from esper.tolaria.tasks import Member, VisionTask, get
+from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.host import Host
+from tests.tolaria.small import EASY
+
+DIGITS = get("digits")
+assert isinstance(DIGITS, VisionTask)
+
+
+class DoubleDigits(VisionTask):
+    """The digits, with hosts and inputs in float64."""
+
+    __slots__ = ()
+
+    def load(self, source: Any, device: torch.device) -> Data:
+        data = VisionTask.load(self, source, device)
+        return Data(
+            classes=data.classes,
+            train=Split(data.train.x.double(), data.train.y),
+            val=Split(data.val.x.double(), data.val.y),
+            test=lambda: data.val,
+            fingerprint="",
+            origin=data.origin,
+        )
+
+    def make_host(self, member: Member, classes: int) -> tuple[nn.Module, dict[str, str]]:
+        host, slots = VisionTask.make_host(self, member, classes)
+        return host.double(), slots
+
+    def example(self, member: Member) -> Tensor:
+        return VisionTask.example(self, member).double()
+
+
+@cache
+def task() -> VisionTask:
+    """The task, which is not registered."""
+    names = ("name", "summary", "shape", "classes", "read", "val_share", "shift", "mirror", "family")
+    return DoubleDigits(**{name: getattr(DIGITS, name) for name in names})
+
+
+@cache
+def data(device: str = "cpu") -> Data:
+    """Its data, loaded once for all tests of a process."""
+    return task().load(None, torch.device(device))
+
+
+def double_host(seed: int, config: TrainingConfig = EASY, device: str = "cpu", **member: Any) -> Host:
+    """A host of the digits in float64."""
+    torch.set_num_threads(1)
+    standard = replace(DIGITS.family.standard, **{"widths": (2, 4), "kernel": 3, "train_size": 120, "epochs": 12, "batch": 48, **member})
+    return Host(task(), data(device), standard, seed, config)
