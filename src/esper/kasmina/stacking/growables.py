@@ -10,7 +10,7 @@ storage has room. Room that is not used belongs to a host that does not exist, t
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,10 +38,19 @@ class StackedGrowables:
 
     like: a model of the architecture. checked: what `check_stackable` found for it. rows: for models; with spare room the last one stays
     empty. room: how the seeds' rows are dealt out. ahead: whether to make room for every blueprint at once, before any seed is there.
+    seeds_checked: what was found out about seeds so far, by kind; what is found out here joins it.
     """
 
     def __init__(
-        self, like: Growable, optimizer: optim.Optimizer, checked: Checked, rows: int, room: Room, *, ahead: bool = False
+        self,
+        like: Growable,
+        optimizer: optim.Optimizer,
+        checked: Checked,
+        rows: int,
+        room: Room,
+        *,
+        ahead: bool = False,
+        seeds_checked: dict[Hashable, Checked] | None = None,
     ) -> None:
         self.room, self.ahead = room, ahead
         self.device = like.host_meter.sums.device
@@ -54,7 +63,7 @@ class StackedGrowables:
         self.slot_meters = {id: Rows(like.host_meter, rows) for id in like.slots}
         self.models: list[Growable | None] = [None] * rows
         self.seeds: dict[SeedKey, Seeds] = {}
-        self._seed_checks: dict[tuple[str, str], Checked] = {}
+        self._seeds_checked = {} if seeds_checked is None else seeds_checked
         self._modules: dict[tuple[str, str], StackedModule] = {}
         self._view: View | None = None
         self._frozen: frozenset[str] = frozenset()
@@ -245,21 +254,24 @@ class StackedGrowables:
 
     def _stack(self, key: SeedKey, like: nn.Module, rows: int) -> Seeds:
         name = (key.slot, key.blueprint)
+        checked = self._check_seed(key, like)
         if name not in self._modules:
-            self._seed_checks[name] = self._check_seed(key, like)
             self._modules[name] = StackedModule(like)
             self.network.parts.append(self._modules[name].module)
             self.network.parts[-1].train(self.network.training)
         optimizer = next(each for each in self.rows.optimizers if each is not None)
-        return Seeds(self._modules[name], Rows(like, rows, optimizer, self._seed_checks[name].unused))
+        return Seeds(self._modules[name], Rows(like, rows, optimizer, checked.unused))
 
     def _check_seed(self, key: SeedKey, module: nn.Module) -> Checked:
-        shape = self.slots[key.slot].example_shape[1:]
-        features = torch.randn(6, *shape, generator=torch.Generator().manual_seed(0)).to(device=self.device, dtype=self.dtype)
-        try:
-            return check_stackable(module, features)
-        except Unstackable as error:
-            raise UnstackableSeed(key.slot, key.blueprint, str(error)) from error
+        place = self.slots[key.slot]
+        kind = (key.blueprint, place.shape, place.example_shape[1:], self.dtype, self.device)
+        if kind not in self._seeds_checked:
+            features = torch.randn(6, *place.example_shape[1:], generator=torch.Generator().manual_seed(0))
+            try:
+                self._seeds_checked[kind] = check_stackable(module, features.to(device=self.device, dtype=self.dtype))
+            except Unstackable as error:
+                raise UnstackableSeed(key.slot, key.blueprint, str(error)) from error
+        return self._seeds_checked[kind]
 
 
 class _Network(nn.Module):

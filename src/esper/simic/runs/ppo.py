@@ -57,14 +57,15 @@ class PPORun:
         load_plugins(config.plugins)
         for task in config.task:
             get_task(task)
-        device_named(config.device)  # a mistake is told before any worker starts
+        device = device_named(config.device)  # a mistake is told before any worker starts
         torch.set_num_threads(config.threads or 1)
-        policy = self._first_policy()
+        policy = self._first_policy().to(device)
         self.learner = Learner(policy, config.ppo.over(config.rounds), config.seed)
         self.pool = self._pool()
         budgets, slots = self._sizes()
         self.explore = Exploration.for_budget(max(budgets))
-        self.buffer = RolloutBuffer(config.hosts, max(budgets), slots, len(policy.config.blueprints), exploration=self.explore)
+        blueprints = len(policy.config.blueprints)
+        self.buffer = RolloutBuffer(config.hosts, max(budgets), slots, blueprints, exploration=self.explore, device=device)
         self.round = self.hosts_begun = 0
         self.history: list[dict[str, float]] = []
         """The figures of each round, by their names in the manner of Stable-Baselines3."""

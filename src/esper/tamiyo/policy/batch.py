@@ -81,18 +81,23 @@ class ObservationBatch:
         """
         most = max((len(each.masks.slot_names) for each in observations), default=0)
         batch = cls.padding((len(observations),), max(1, most), len(blueprints))
+        # Written through numpy: a call of torch for each tensor of each host takes longer than the network.
+        host, slots, seeds, exists, _, slot_mask, blueprint_mask = (tensor.numpy() for tensor in batch.tensors().values())
+        numberings: dict[tuple[str, ...], np.ndarray[Any, np.dtype[np.int64]]] = {}
         for row, each in enumerate(observations):
             masks, here = each.masks, len(each.masks.slot_names)
-            # [1 + blueprints of the host]: its blueprint indices in the policy's numbering.
-            places = [1 + blueprints.index(name) if name in blueprints else NO_BLUEPRINT for name in masks.blueprint_names]
-            numbering = torch.tensor([NO_BLUEPRINT, *places])
+            if masks.blueprint_names not in numberings:
+                # [1 + blueprints of the host]: its blueprint indices in the policy's numbering.
+                places = [1 + blueprints.index(name) if name in blueprints else NO_BLUEPRINT for name in masks.blueprint_names]
+                numberings[masks.blueprint_names] = np.array([NO_BLUEPRINT, *places])
+            numbering = numberings[masks.blueprint_names]
             known = numbering[1:] != NO_BLUEPRINT
-            batch.host[row] = _tensor(each.host)
-            batch.slots[row, :here] = _tensor(each.slots)
-            batch.blueprints[row, :here] = numbering[_tensor(each.blueprints)]
-            batch.exists[row, :here] = True
-            batch.slot_mask[row, :, :here] = _tensor(masks.slot_mask)
-            batch.blueprint_mask[row, :here, numbering[1:][known] - 1] = _tensor(masks.blueprint_mask)[:, known]
+            host[row] = each.host
+            slots[row, :here] = each.slots
+            seeds[row, :here] = numbering[each.blueprints]
+            exists[row, :here] = True
+            slot_mask[row, :, :here] = masks.slot_mask
+            blueprint_mask[row, :here, numbering[1:][known] - 1] = masks.blueprint_mask[:, known].T
         batch.slot_mask[:, Op.GERMINATE] &= batch.blueprint_mask.any(dim=-1)
         batch.op_mask.logical_or_(batch.slot_mask.any(dim=-1))
         return batch.to(device)
@@ -132,7 +137,3 @@ def decision_of(masks: Masks, action: Sequence[int], blueprints: tuple[str, ...]
         indices[place] = masks.blueprint_names.index(blueprints[indices[place]])
     return masks.decision(indices)
 
-
-def _tensor(array: np.ndarray[Any, np.dtype[Any]]) -> Tensor:
-    # Observations are read-only, which torch warns about unless it gets a copy.
-    return torch.from_numpy(np.array(array))

@@ -76,6 +76,7 @@ class FleetEngine:
         """By key, the latest used first."""
         self._checked: dict[Hashable, Checked | None] = {}
         """By key; None if such hosts cannot be in a fleet."""
+        self._seeds_checked: dict[Hashable, Checked] = {}
         self._refused: set[tuple[Hashable, str, str]] = set()
         """Seeds that cannot be stacked: the key, the slot, the blueprint."""
 
@@ -146,12 +147,13 @@ class FleetEngine:
         """A fleet with room for these hosts and not too much of it: one that there is, or else a new one."""
         room = self.room or (spare if hosts[0].split.x.device.type == "cuda" else exact)
         for fleet in self._fleets.get(key, ()):
-            if len(fleet.hosts) == len(hosts) if room is exact else len(hosts) < len(fleet.hosts) <= 2 * len(hosts) + 2:
+            rows = len(fleet.hosts)
+            if rows == len(hosts) if room is exact else len(hosts) < rows and (fleet.short or rows <= 2 * len(hosts) + 2):
                 return fleet
         checked, count = self._checked[key], len(hosts)
         assert checked is not None
         rows = count if room is exact else count + 1 if count > MANY else spare(count + 1, 0)
-        return Fleet(hosts[0], checked, rows, room)
+        return Fleet(hosts[0], checked, rows, room, self._seeds_checked)
 
     def _can_be_stacked(self, key: Hashable, host: Host) -> bool:
         if key not in self._checked:

@@ -36,6 +36,8 @@ from esper.tolaria.training.validation import Array, Scores, wanted_of
 
 CHECK_SAMPLES = 6
 """Samples, of two hosts together, that an architecture is tried on."""
+WARM_UP = 2
+"""Pieces of work that a fleet does before it captures any."""
 SHORT_EPOCH = 64
 """Steps up to which an epoch is too short to capture its step anew whenever some host grows something new: room is made ahead."""
 MEASURED_BYTES = 2**31
@@ -148,39 +150,51 @@ class Pending:
 
 
 class Captured:
-    """Work on the device that is done again and again on the same tensors: on a GPU it is captured the second time, then replayed."""
+    """Work on the device that is done again and again on the same tensors: on a GPU it is captured once, and replayed from then on."""
 
-    def __init__(self, work: Callable[[], None], device: torch.device, pool: Any) -> None:
-        self.work, self.pool = work, pool
-        self.captures = device.type == "cuda" and pool is not None
-        self.calls = 0
+    def __init__(self, work: Callable[[], None], graphs: Graphs | None) -> None:
+        self.work, self.graphs = work, graphs
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> None:
-        self.calls += 1
-        if not self.captures or self.calls == 1:
+        if self.graphs is None or self.graphs.warming():
             self.work()
             return
         if self.graph is None:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool, stream=torch.cuda.current_stream()):
+            with torch.cuda.graph(graph, pool=self.graphs.pool, stream=torch.cuda.current_stream()):
                 self.work()
             self.graph = graph
         self.graph.replay()
+
+
+class Graphs:
+    """Where a fleet's captured work is kept: graphs that never run at the same time share their memory."""
+
+    def __init__(self) -> None:
+        self.pool = torch.cuda.graph_pool_handle()
+        self._warm = 0
+
+    def warming(self) -> bool:
+        """True for the first work of all, which libraries set themselves up in: it cannot be captured."""
+        self._warm += 1
+        return self._warm <= WARM_UP
 
 
 class Fleet:
     """Hosts of one architecture, with the same number of samples, on one device.
 
     like: one of them. rows: how many there can be. On a GPU there is one row more than hosts, and room for seeds to come, so that what was
-    captured serves as long as possible.
+    captured serves as long as possible. seeds_checked: see StackedGrowables.
     """
 
-    def __init__(self, like: Host, checked: Checked, rows: int, room: Room) -> None:
+    def __init__(self, like: Host, checked: Checked, rows: int, room: Room, seeds_checked: dict[Hashable, Checked] | None = None) -> None:
         self.task, self.config, self.device = like.task, like.config, like.split.x.device
         self.member, self.sizes = like.member, batch_sizes(len(like.split), like.member.batch)
-        ahead = room is spare and len(self.sizes) <= SHORT_EPOCH
-        self.stack = StackedGrowables(like.model, like.optimizer, checked, rows, room, ahead=ahead)
+        self.short = len(self.sizes) <= SHORT_EPOCH
+        """Whether an epoch is too short for rows to be dealt out anew whenever something changes."""
+        ahead = room is spare and self.short
+        self.stack = StackedGrowables(like.model, like.optimizer, checked, rows, room, ahead=ahead, seeds_checked=seeds_checked)
         self.hosts: list[Host | None] = [None] * rows
         self.row_of: dict[Host, int] = {}
         dtype, device = self.stack.rows.flat.dtype, self.device
@@ -193,7 +207,7 @@ class Fleet:
         if device.type == "cuda":
             self.cap = max(self.cap, MEASURED_BYTES // (32 * like.split.x[0].numel() * like.split.x.element_size()))
         self.pool: _Pool | None = None
-        self.graphs = torch.cuda.graph_pool_handle() if device.type == "cuda" and room is spare else None
+        self.graphs = Graphs() if device.type == "cuda" and room is spare else None
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._view: View | None = None
         self._shadow: View | None = None
@@ -386,7 +400,7 @@ class _Step:
         self.view, self.shadow, self.learner = fleet._view, fleet._shadow, fleet._learner
         self.x: Tensor | None = None
         self.y: Tensor | None = None
-        self.work = Captured(self._work, fleet.device, None if self.view.streams is not None else fleet.graphs)
+        self.work = Captured(self._work, None if self.view.streams is not None else fleet.graphs)
 
     def __call__(self, x: Tensor, y: Tensor) -> None:
         if self.x is None or self.y is None:
@@ -437,7 +451,7 @@ class _Measurement:
         classes = fleet.task.classes if fleet.task.kind == "classification" else 0
         self.losses = torch.zeros(len(view), device=fleet.device)
         self.right = torch.zeros(len(view), classes, device=fleet.device)
-        self.prepare = Captured(self._prepare, fleet.device, fleet.graphs)
+        self.prepare = Captured(self._prepare, fleet.graphs)
         self.passes: dict[int, _Pass] = {}
 
     def run(self, split: Split, reference: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -472,7 +486,7 @@ class _Pass:
     def __init__(self, measurement: _Measurement, x: Tensor, y: Tensor) -> None:
         self.of, self.x, self.y = measurement, x.clone(), y.clone()
         self.hits = torch.zeros(len(measurement.view), len(x), device=x.device)
-        self.work = Captured(self._work, x.device, measurement.fleet.graphs)
+        self.work = Captured(self._work, measurement.fleet.graphs)
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         self.x.copy_(x)
