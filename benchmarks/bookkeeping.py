@@ -35,11 +35,13 @@ from esper.simic.growth.episode import Episode
 from esper.simic.growth.host_run import HostRun
 from esper.simic.growth.play import ControllerDecider, Play
 from esper.tamiyo import make
+from esper.tolaria.data import Split
 from esper.tolaria.tasks import get
 from esper.tolaria.training import host
 from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.engine import SerialEngine
 from esper.tolaria.training.host import Host
-from esper.tolaria.training.validation import read_all
+from esper.tolaria.training.validation import Score, read_all
 
 PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "begin": ((Host, "begin_epoch"),),
@@ -96,11 +98,16 @@ class Together:
         plans = [each.begin_epoch() for each in hosts]
         sums = [each.train(plan) for each, plan in zip(hosts, plans, strict=True)]
         evaluated = [each.evaluate() for each in hosts]
-        found = [read_all([a, *b.tensors(), each.model.figures()]) for each, a, b in zip(hosts, sums, evaluated, strict=True)]
+        tensors = zip(hosts, sums, evaluated, strict=True)
+        found = [read_all([total, each.model.figures(), *scores.tensors()]) for each, total, scores in tensors]
         return [
-            each.conclude(plan, measured, *values, figures=figures.tolist())
-            for each, plan, measured, (*values, figures) in zip(hosts, plans, evaluated, found, strict=True)
+            each.conclude(plan, total, scores.scores(*values), figures.tolist())
+            for each, plan, scores, (total, figures, *values) in zip(hosts, plans, evaluated, found, strict=True)
         ]
+
+    def score(self, hosts: Sequence[Host], split: Callable[[Host], Split]) -> list[Score]:
+        """The network that would be harvested from each host now, on a split, in order."""
+        return SerialEngine().score(hosts, split)
 
 
 class Listener:

@@ -90,8 +90,8 @@ class Watched:
             (again,) = SerialEngine().run_epoch([copy])
             known = ("epoch", "steps", "learning_rate", "initial_learning_rate", "rollbacks")
             return replace(again, **{each: getattr(report, each) for each in known})
-        scores, per_class = copy.evaluate().read()
-        return replace(report, **measured(copy.model, scores), per_class=per_class)
+        scores = copy.evaluate().read()
+        return replace(report, **measured(copy.model, scores.by), per_class=scores.per_class)
 
 
 def watched(job: tuple[str, Path | None, GrowthConfig, str, int]) -> Rows:

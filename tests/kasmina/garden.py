@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -257,3 +258,14 @@ def assert_refuses_to_follow(net: Growable, optimizer: optim.Optimizer, message:
     net.germinate("mix", "norm")
     assert len(optimizer.state_dict()["param_groups"]) == len(optimizer.param_groups)
     assert all(id(p) not in {id(q) for q in seed_of(net, "mix").parameters()} for g in optimizer.param_groups for p in g["params"])
+
+
+@contextmanager
+def reads() -> Iterator[list[str]]:
+    """Inside, each read of a tensor's values is listed: each is a wait for the device."""
+    found: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("tolist", "item", "__bool__", "__float__", "__int__", "cpu", "numpy"):
+            original = getattr(Tensor, name)
+            patch.setattr(Tensor, name, lambda self, *args, name=name, original=original: found.append(name) or original(self, *args))
+        yield found

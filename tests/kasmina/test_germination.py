@@ -102,6 +102,19 @@ def test_no_command_touches_the_random_stream_of_an_accelerator() -> None:
     assert all(p.is_cuda for p in seed_of(net, "mix").parameters())
 
 
+def test_a_seed_that_is_born_with_parameters_that_are_not_finite_is_refused(register: None) -> None:
+    @blueprint("unset", Topology.VECTOR, purpose="a branch whose weights nobody has set")
+    def unset(shape: SlotShape) -> nn.Module:
+        branch = nn.Linear(shape.width, shape.width)
+        nn.init.constant_(branch.weight, torch.nan)
+        return branch
+
+    net = grow()
+    with pytest.raises(BlueprintError, match="'unset' builds a seed with parameters that are not finite for slot 'mix'"):
+        net.germinate("mix", "unset")
+    assert net.report("mix").stage is Stage.DORMANT
+
+
 class Noise(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x + torch.randn_like(x)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -19,7 +17,7 @@ from esper.kasmina.gradients import GradientMeter, gradient_ratio, tensor_norms
 from esper.leyline.errors import GateError
 from esper.leyline.reports import GateConfig, GradientStats
 from esper.leyline.stages import Stage
-from tests.kasmina.garden import IMAGES, LABELS, backward, gate_of, grad, gradients_of, grow, lead, seed_of, sgd, step, tiny_host
+from tests.kasmina.garden import IMAGES, LABELS, backward, gate_of, grad, gradients_of, grow, lead, reads, seed_of, sgd, step, tiny_host
 
 TRAINING, BLENDING, FOSSILIZED = Stage.TRAINING, Stage.BLENDING, Stage.FOSSILIZED
 
@@ -222,17 +220,6 @@ def test_nothing_is_measured_by_an_optimiser_while_no_seed_is_alive() -> None:
 # Reading
 
 
-@contextmanager
-def reads() -> Iterator[list[str]]:
-    """Inside, each read of a tensor's values is listed: each is a wait for the device."""
-    found: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("tolist", "item", "__bool__", "__float__", "__int__", "cpu", "numpy"):
-            original = getattr(Tensor, name)
-            patch.setattr(Tensor, name, lambda self, *args, name=name, original=original: found.append(name) or original(self, *args))
-        yield found
-
-
 def full(**settings: Any) -> tuple[Growable, optim.Optimizer]:
     """Three seeds, one in TRAINING, one BLENDING, one HOLDING, with gradients measured."""
     net = grow(**settings)
@@ -280,6 +267,25 @@ def test_reports_verdicts_and_a_tick_from_figures_that_were_read_before_read_not
     nets[1].tick()
     assert net.reports() == nets[1].reports()
     assert net.journal == nets[1].journal
+
+
+def test_cached_figures_know_of_seeds_that_come_and_go_and_end_with_a_step() -> None:
+    net, optimizer = full()
+    seed_of(net, "late").gamma.data[0] = math.nan
+    net.cache_figures()
+    with reads() as found:
+        assert not net.finite("late")
+        net.prune("mix")
+        net.prune("late")
+        reports = dict(zip(net.slot_ids, net.reports(), strict=True))
+    assert found == []
+    assert reports["late"].finite
+    assert net.figures().tolist() == net._figures
+    step(net, optimizer)
+    with reads() as found:
+        net.reports()
+    assert found == ["tolist"]
+
 
 
 def test_a_report_holds_the_seeds_norm_and_ratio_as_worked_by_hand() -> None:

@@ -59,8 +59,8 @@ def epoch(host: Host, *decisions: Decision) -> tuple[EpochReport, list[Event]]:
 
 def looked(host: Host) -> SimpleNamespace:
     """What an epoch's report would say of the host's model now, by the report's names."""
-    scores, per_class = host.evaluate().read()
-    return SimpleNamespace(**measured(host.model, scores), per_class=per_class)
+    scores = host.evaluate().read()
+    return SimpleNamespace(**measured(host.model, scores.by), per_class=scores.per_class)
 
 
 def germinate(slot: str = "r0c1", blueprint: str = "conv_light", **values: Any) -> Decision:

@@ -11,15 +11,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from esper.leyline.actions import Decision, Op, Style
+from esper.kasmina import growable
+from esper.leyline.actions import WAIT, Decision, Op, Style
 from esper.leyline.reports import EpochReport, LifecycleConfig
 from esper.leyline.stages import Stage
 from esper.simic.growth.episode import Episode
 from esper.tamiyo import Rules, make
 from esper.tolaria.data import epoch_order, stream_seed
+from esper.tolaria.tasks import Task, get
 from esper.tolaria.training.config import TrainingConfig
 from esper.tolaria.training.engine import SerialEngine
 from esper.tolaria.training.host import Host
+from tests.kasmina.garden import reads
 from tests.tolaria.small import OPEN, bits, data, epoch, facts, fingerprint, germinate, grow_to, make_host, train_epoch
 
 LOTS = {"wait": 0.1}
@@ -67,6 +70,36 @@ def test_the_same_seed_gives_the_same_result_here_and_in_another_process() -> No
     torch.manual_seed(99)
     assert final_fingerprint(4) == final_fingerprint(4) == elsewhere
     assert final_fingerprint(5) != elsewhere
+
+
+def test_nothing_is_read_from_the_device_between_a_report_and_the_end_of_the_epoch() -> None:
+    for stage, decision in (
+        (Stage.TRAINING, Decision(op=Op.ADVANCE, slot="r0c1")),
+        (Stage.HOLDING, Decision(op=Op.FOSSILIZE, slot="r0c1")),
+        (Stage.TRAINING, Decision(op=Op.PRUNE, slot="r0c1")),
+        (Stage.TRAINING, WAIT),
+    ):
+        host = make_host(0, epochs=60)
+        grow_to(host, stage)
+        train_epoch(host)
+        host.snapshot, host._snapshot = host._snapshot(), lambda host=host: host.snapshot  # type: ignore[method-assign, misc]
+        with reads() as found:
+            host.model.act(decision)
+            host.end_epoch()
+        assert found == []
+
+
+def test_what_is_true_of_an_architecture_is_found_out_at_its_first_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = final_fingerprint(3)
+    get("digits").rehearsed.clear()
+    get("digits").probed.clear()
+    get("digits").counted.clear()
+    assert final_fingerprint(3) == first, "whoever comes first"
+    monkeypatch.setattr(Task, "_rehearse", None)
+    monkeypatch.setattr(growable, "probe", None)
+    assert final_fingerprint(3) == first
+    with pytest.raises(TypeError):
+        make_host(0, widths=(2, 3, 5))
 
 
 def recorded(host: Host) -> list[tuple[Tensor, Tensor]]:

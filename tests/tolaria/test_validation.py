@@ -59,8 +59,8 @@ def evaluated(host: Host, config: TrainingConfig = EASY, run: Any = None) -> Sim
     """What a report would say of the host's model, its configurations stacked in one pass with running statistics."""
     wanted = wanted_of(host.model)
     found = evaluate(host.model, run or host.model, host.task, host.data.val, config.eval_batch, wanted)
-    scores, per_class = found.read()
-    return SimpleNamespace(**measured(host.model, scores), per_class=per_class)
+    scores = found.read()
+    return SimpleNamespace(**measured(host.model, scores.by), per_class=scores.per_class)
 
 
 def separately(host: Host, split: Split | None = None) -> tuple[float, float]:

@@ -273,6 +273,10 @@ class Growable(nn.Module):
         starts = range(SUMS, len(figures), FIGURES)
         return gradient_stats(figures[:SUMS]), {id: figures[start : start + FIGURES] for id, start in zip(self.slots, starts, strict=True)}
 
+    def finite(self, slot: str) -> bool:
+        """Whether every parameter of the seed at one slot is finite."""
+        return bool(self._rows()[1][slot][SUMS])
+
     def host_gradients(self) -> GradientStats | None:
         """Gradients of the host in the present epoch; None before its first step."""
         return self.host_meter.read() if self._figures is None else gradient_stats(self._figures[:SUMS])
@@ -406,7 +410,9 @@ class Growable(nn.Module):
     def has_learning_norms(self) -> bool:
         """Whether there is any of them."""
         frozen = self._frozen_norms()
-        return any(is_tracked(module) and module not in frozen for module in self.modules())
+        if any(norm not in frozen for norm in self._norms):
+            return True
+        return any(is_tracked(module) for module in self.slots.modules())
 
     def _frozen_norms(self) -> list[Norm]:
         if self._frozen is not None:

@@ -100,7 +100,8 @@ class Slot(nn.Module):
         self._kind: str | None = ""
         self.form = Form.ABSENT
         self.share: Tensor | None = None  # per-sample mask of a stacked pass; see Growable.stacked
-        self.to(place.device)
+        if self.alpha.device != place.device:
+            self.to(place.device)
 
     # The forward pass
 
@@ -310,4 +311,8 @@ class Slots(nn.Module):
 def module_name(id: str) -> str:
     """A slot's name among submodules, which may not hold dots, nor be the name of a method such as `keys`."""
     key = id.replace(".", "/")
-    return f"/{key}" if hasattr(nn.ModuleDict(), key) else key
+    return f"/{key}" if hasattr(_NAMES_TAKEN, key) else key
+
+
+_NAMES_TAKEN = nn.ModuleDict()
+"""Whatever is an attribute of such a module cannot be the name of a submodule."""

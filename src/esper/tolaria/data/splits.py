@@ -103,7 +103,8 @@ def stratified(labels: Tensor, size: int, *key: str | int) -> tuple[Tensor, Tens
     for label in by_remainder[: size - sum(wanted)]:
         wanted[label] += 1
     order = shuffled(len(labels), *key)
+    ordered = labels[order]
     taken = torch.zeros(len(labels), dtype=torch.bool)
     for label, count in enumerate(wanted):
-        taken[order[labels[order] == label][:count]] = True
+        taken[order[ordered == label][:count]] = True
     return taken.nonzero().flatten(), (~taken).nonzero().flatten()

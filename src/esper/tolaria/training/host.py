@@ -75,7 +75,7 @@ class Host:
         self.model.follow(self.optimizer)
         self.run = _compiled(self.model, config.compile) if config.compile else self.model
         self.stream = stream_seed("host", seed)
-        """What the order of the data and its augmentation are drawn from."""
+        """What the order of the data is drawn from."""
         self.counted = task.counted.setdefault(self.architecture, {})
         self._counts: dict[str, tuple[Hashable, dict[str, int]]] = {}
         self.governor = Governor(config.governor, data.classes)
@@ -143,14 +143,14 @@ class Host:
         self.steps += len(plan.sizes)
         train_loss = float(sums[0]) / len(self.split)
         now = next(iter(scores.by.values()))
-        flops = {**plan.flops, **self._count_validation(list(scores.by))}
+        flops = {**plan.flops, **self._count_validation(tuple(scores.by))}
         self.model.cache_figures(figures)
         anomaly = self.governor.judge(train_loss, now.loss, now.accuracy)
         if anomaly:
             self.roll_back(anomaly)
             self.model.cache_figures()
             scores = self.evaluate().read()
-            flops.update({part: flops[part] + spent for part, spent in self._count_validation(list(scores.by)).items()})
+            flops.update({part: flops[part] + spent for part, spent in self._count_validation(tuple(scores.by)).items()})
         else:
             self._drop_broken_seeds()
             if self.governor.healthy and self.epoch % self.config.governor.snapshot_every == 0:
@@ -280,7 +280,7 @@ class Host:
     def _drop_broken_seeds(self) -> None:
         """Prune seeds that are not finite: without influence yet they cannot hurt the host, which goes on."""
         for slot in self.model.at(*DEVELOPING):
-            if not self.model.report(slot).finite:
+            if not self.model.finite(slot):
                 self.model.prune(slot, cause="governor: not finite")
 
     # Counting

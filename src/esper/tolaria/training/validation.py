@@ -56,7 +56,7 @@ def _error(first: Score, second: Score) -> float | None:
     """The standard error of the difference of two accuracies on the same samples, in points; None if not known."""
     if first.hits is None or second.hits is None:
         return None
-    return _standard_error(first.hits.astype(np.float64) - second.hits, first.targets)
+    return _standard_error(np.subtract(first.hits, second.hits, dtype=np.float64), first.targets)
 
 
 def _standard_error(shares: NDArray[np.floating], targets: int) -> float:
