@@ -23,9 +23,9 @@ from esper.simic.growth.config import ControllerRunConfig
 from esper.simic.runs.controller import ControllerRun
 from esper.tolaria.storage.checkpoint import CheckpointStore
 
-HOSTS = (4, 16, 64)
-EPOCHS = 5
-"""Before the run is saved, so that there are histories, and seeds in some hosts."""
+HOSTS = (4, 16)
+EPOCHS, ROUNDS = 5, 9
+"""Epochs before the run is saved, so that there are histories, and seeds in some hosts; rounds of measuring."""
 
 
 def measure(settings: Settings) -> Iterator[Row]:
@@ -58,7 +58,7 @@ def _rows(settings: Settings, run: ControllerRun, folder: Path, suffix: str) -> 
         f"checkpoint loaded, {suffix}": load,
     }
     for tasks in (saving, loading):
-        yield from compared(in_turns(settings, tasks), next(iter(tasks)))
+        yield from compared(in_turns(settings, tasks, ROUNDS), next(iter(tasks)))
     newest = max((folder / "checkpoints").iterdir())
     ours, theirs = sum(path.stat().st_size for path in newest.iterdir()) / 1e6, pickled.stat().st_size / 1e6
     yield Row(what=f"file of torch.save, {suffix}", value=theirs, unit="MB")

@@ -1,6 +1,8 @@
 """What slots.py measures, under torch.compile: a training step with dormant slots, and with a live seed, against the bare model's.
 
-python benchmarks/compiled.py [--quick] [--device cuda]
+    python benchmarks/compiled.py [--quick] [--device cuda]
+
+Compiling comes before the first turn and is not in the figures. A quick run has the CNN alone.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from typing import Literal
 
 from esper.cli.display import REDRAW_AFTER, duration
 from esper.cli.flags import Parser
+from esper.cli.main import EXIT_USAGE
 from esper.cli.measuring import Row, Settings
 from esper.cli.tables import print_rows
 from esper.leyline.codec import from_plain, to_plain
@@ -30,6 +31,9 @@ from esper.leyline.files import open_file, replace_file
 
 PROJECT = Path(__file__).resolve().parents[3]
 """The project's folder, where this is a checkout of it."""
+
+SMALLEST = 0.02
+"""The smallest change that is marked, as a share: the same code differs by that from one process to the next, however narrow its spread."""
 
 EXAMPLES = """\
 examples:
@@ -160,7 +164,7 @@ def _run(chosen: list[Benchmark], quick: bool, device: str, target: Path, old: R
     from esper.tolaria.training.device import device_named
 
     gpu = torch.cuda.get_device_name(device) if device_named(device).type == "cuda" else None
-    machine = Machine(cpu=_processor(), cores=len(os.sched_getaffinity(0)), gpu=gpu)
+    machine = Machine(cpu=_processor(), cores=os.cpu_count() or 1, gpu=gpu)
     torch.set_num_threads(1)  # hosts this small are slower with two
     began, failed = time.monotonic(), 0
     results: dict[str, tuple[Row, ...]] = {}
@@ -176,6 +180,8 @@ def _run(chosen: list[Benchmark], quick: bool, device: str, target: Path, old: R
             print(f"esper: {benchmark.name}: {error}", file=sys.stderr, flush=True)
         else:
             _print_table(results[benchmark.name])
+    if not results:
+        return EXIT_USAGE
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     report = Report(date=now, quick=quick, machine=machine, versions=versions(), benchmarks=results)
     try:
@@ -186,7 +192,7 @@ def _run(chosen: list[Benchmark], quick: bool, device: str, target: Path, old: R
         print()
         _print_changes(old, report, str(against))
     print(f"\nwrote {target} after {duration(time.monotonic() - began)}")
-    return 2 if failed else 0
+    return EXIT_USAGE if failed else 0
 
 
 def _measure(benchmark: Benchmark, settings: Settings) -> tuple[Row, ...]:
@@ -199,9 +205,12 @@ def _measure(benchmark: Benchmark, settings: Settings) -> tuple[Row, ...]:
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # dataclasses look their module up
         spec.loader.exec_module(module)
-        return tuple(module.measure(settings))
+        rows = tuple(module.measure(settings))
     finally:
         del sys.path[0]
+    if not rows:
+        raise ConfigError("it measured nothing")
+    return rows
 
 
 @contextmanager
@@ -276,35 +285,32 @@ def _print_table(rows: Sequence[Row]) -> None:
 
 
 def _print_changes(old: Report, new: Report, name: str) -> None:
-    """What was measured both times: ratios, and on the same machine also values that have none."""
-    alike = old.machine == new.machine
-    if not alike:
-        print(f"{name} was measured on another machine ({old.machine}), so only ratios are compared")
+    """What was measured both times: ratios and sizes. A time by itself says more about the machine's day than about the code."""
+    if old.machine != new.machine:
+        print(f"{name} was measured on another machine: {old.machine}")
     for what, version in new.versions.items():
         if old.versions.get(what) != version:
             print(f"{name} was measured with {what} {old.versions.get(what)}; this is {version}")
-    cells = []
-    before = {(benchmark, row.what, row.unit): row for benchmark, rows in old.benchmarks.items() for row in rows}
-    for benchmark, rows in new.benchmarks.items():
-        for row in rows:
-            other = before.get((benchmark, row.what, row.unit))
-            if other is None or other.against != row.against or (row.ratio is None and not alike):
-                continue
-            cells.append({"benchmark": benchmark, **_change(other, row)})
+    before = {(benchmark, row.what, row.unit, row.against): row for benchmark, rows in old.benchmarks.items() for row in rows}
+    cells = [
+        {"benchmark": benchmark, **_change(before[key], row)}
+        for benchmark, rows in new.benchmarks.items()
+        for row in rows
+        if (key := (benchmark, row.what, row.unit, row.against)) in before and (row.ratio is not None or row.spread is None)
+    ]
     if not cells:
-        print(f"nothing here was measured in {name} as well")
+        print(f"nothing of this run is in {name} as well")
         return
-    columns = tuple(cells[0])
-    print_rows(cells, columns, wrapped=["what", "against"], right=["old", "new", "new/old", "spread"], section="benchmark")
+    print_rows(cells, tuple(cells[0]), wrapped=["what"], right=["old", "new", "new/old", "spread"], section="benchmark")
     marked = [cell["change"] for cell in cells if cell["change"]]
     print(f"{len(marked)} of {len(cells)} changed by more than the spread: {marked.count('better')} better, {marked.count('worse')} worse")
 
 
 def _change(old: Row, new: Row) -> dict[str, str]:
-    """A line of what changed: the ratio, or the value of what has none, marked where both runs' spreads together do not explain it."""
-    before, after = (old.value, new.value) if new.ratio is None or old.ratio is None else (old.ratio, new.ratio)
+    """A line of what changed: the ratio, or the size of what has none, marked where the spreads of both runs do not explain it."""
+    before, after = (old.value, new.value) if old.ratio is None or new.ratio is None else (old.ratio, new.ratio)
     quotient = after / before if before else 1.0 if after == before else math.inf
-    spread = (old.spread or 0.0) + (new.spread or 0.0)
+    spread = max(SMALLEST, (old.spread or 0.0) + (new.spread or 0.0))
     better = (quotient > 1) == new.unit.endswith("/s")
     return {
         "what": new.what,
