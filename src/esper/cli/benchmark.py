@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import gc
 import importlib.util
 import json
 import math
@@ -89,7 +90,15 @@ def main(argv: list[str]) -> int:
     old = read_report(arguments.against) if arguments.against is not None else None
     target = arguments.json or Path(f"benchmark-{datetime.now():%Y-%m-%d-%H%M%S}.json")
     _check_target(target, arguments.against)
-    return _run(chosen, arguments.quick, arguments.device, target, old, arguments.against)
+    began = time.monotonic()
+    report = _run(chosen, arguments.quick, arguments.device)
+    if report.benchmarks:
+        _write(report, target)
+        if old is not None:
+            print()
+            _print_changes(old, report, str(arguments.against))
+        print(f"\nwrote {target} after {duration(time.monotonic() - began)}")
+    return 0 if len(report.benchmarks) == len(chosen) else EXIT_USAGE
 
 
 def _parser() -> Parser:
@@ -157,8 +166,9 @@ def _chosen(names: Sequence[str]) -> list[Benchmark]:
 # Running
 
 
-def _run(chosen: list[Benchmark], quick: bool, device: str, target: Path, old: Report | None, against: Path | None) -> int:
-    import torch
+def _run(chosen: Sequence[Benchmark], quick: bool, device: str) -> Report:
+    """Run the benchmarks and print their tables. One that lacks a library or a compiler here costs the others nothing."""
+    import torch  # here, and not above, for the sake of `--help`
 
     from esper.simic.runs.work import versions
     from esper.tolaria.training.device import device_named
@@ -166,7 +176,6 @@ def _run(chosen: list[Benchmark], quick: bool, device: str, target: Path, old: R
     gpu = torch.cuda.get_device_name(device) if device_named(device).type == "cuda" else None
     machine = Machine(cpu=_processor(), cores=os.cpu_count() or 1, gpu=gpu)
     torch.set_num_threads(1)  # hosts this small are slower with two
-    began, failed = time.monotonic(), 0
     results: dict[str, tuple[Row, ...]] = {}
     print(f"{len(chosen)} {'benchmark' if len(chosen) == 1 else 'benchmarks'} on {machine}{', quickly' if quick else ''}", flush=True)
     for number, benchmark in enumerate(chosen, start=1):
@@ -175,29 +184,17 @@ def _run(chosen: list[Benchmark], quick: bool, device: str, target: Path, old: R
             with _progress(f"{number} of {len(chosen)}") as progress:
                 results[benchmark.name] = _measure(benchmark, Settings(quick=quick, device=device, progress=progress))
         except EsperError as error:
-            # One that cannot run here, for want of a library or a compiler, does not cost the others.
-            failed += 1
             print(f"esper: {benchmark.name}: {error}", file=sys.stderr, flush=True)
         else:
             _print_table(results[benchmark.name])
-    if not results:
-        return EXIT_USAGE
     now = datetime.now().astimezone().isoformat(timespec="seconds")
-    report = Report(date=now, quick=quick, machine=machine, versions=versions(), benchmarks=results)
-    try:
-        replace_file(target, json.dumps(to_plain(report), indent=1).encode())
-    except OSError as error:
-        raise ConfigError(f"{target} cannot be written: {error.strerror}") from error
-    if old is not None:
-        print()
-        _print_changes(old, report, str(against))
-    print(f"\nwrote {target} after {duration(time.monotonic() - began)}")
-    return EXIT_USAGE if failed else 0
+    return Report(date=now, quick=quick, machine=machine, versions=versions(), benchmarks=results)
 
 
 def _measure(benchmark: Benchmark, settings: Settings) -> tuple[Row, ...]:
     """The rows of a benchmark, loaded from its file; what lies beside it can be imported, as when Python runs it by itself."""
-    sys.path.insert(0, str(benchmark.path.resolve().parent))
+    folder = str(benchmark.path.resolve().parent)
+    sys.path.insert(0, folder)
     try:
         spec = importlib.util.spec_from_file_location(f"esper_benchmark_{benchmark.name}", benchmark.path)
         assert spec is not None
@@ -205,9 +202,11 @@ def _measure(benchmark: Benchmark, settings: Settings) -> tuple[Row, ...]:
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # dataclasses look their module up
         spec.loader.exec_module(module)
+        gc.collect()
+        gc.freeze()  # `in_turns` collects garbage before every turn, and there is none in torch
         rows = tuple(module.measure(settings))
     finally:
-        del sys.path[0]
+        sys.path.remove(folder)
     if not rows:
         raise ConfigError("it measured nothing")
     return rows
@@ -257,6 +256,14 @@ def read_report(path: Path) -> Report:
         raise ConfigError(f"{path} is not JSON: {error}") from error
     except StateError as error:
         raise ConfigError(f"{path} was not written by esper benchmark: {error}") from error
+
+
+def _write(report: Report, target: Path) -> None:
+    """Write the file, whole or not at all."""
+    try:
+        replace_file(target, json.dumps(to_plain(report), indent=1).encode() + b"\n")
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written: {error.strerror}") from error
 
 
 def _check_target(target: Path, against: Path | None) -> None:

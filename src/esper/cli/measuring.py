@@ -10,8 +10,7 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -66,28 +65,16 @@ def in_turns(
         times[name] = _warm_up(task, clock)
     names = list(tasks)
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    with _frozen():
-        for number in range(rounds):
-            for place in range(len(names)):
-                name = names[(number + place) % len(names)]
-                settings.progress(f"{name}, {number + 1} of {rounds}")
-                gc.collect()  # so that nobody pays for the garbage of the one before
-                began = clock()
-                for _ in range(times[name]):
-                    tasks[name]()
-                seconds[name].append((clock() - began) / times[name])
+    for number in range(rounds):
+        for place in range(len(names)):
+            name = names[(number + place) % len(names)]
+            settings.progress(f"{name}, {number + 1} of {rounds}")
+            gc.collect()  # so that nobody pays for the garbage of the one before
+            began = clock()
+            for _ in range(times[name]):
+                tasks[name]()
+            seconds[name].append((clock() - began) / times[name])
     return seconds
-
-
-@contextmanager
-def _frozen() -> Iterator[None]:
-    """What there is now is no garbage: the collector need not look through all of torch in every turn."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _warm_up(task: Callable[[], object], clock: Callable[[], float]) -> int:
