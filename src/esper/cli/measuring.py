@@ -53,8 +53,9 @@ class Settings:
 def in_turns(
     settings: Settings, tasks: Mapping[str, Callable[[], object]], rounds: int = ROUNDS, clock: Callable[[], float] | None = None
 ) -> dict[str, list[float]]:
-    """Seconds that each task took in each of the rounds. They take turns, and turns at being first, so that a busy machine slows all alike.
+    """Seconds that each task took in each of the rounds.
 
+    They take turns, in an order that changes from round to round, so that a busy machine slows all alike.
     rounds: after some to warm up; a quick run has three at most. clock: by default `clock_for` the settings.
     """
     clock = clock or clock_for(settings.device)
@@ -66,8 +67,9 @@ def in_turns(
     names = list(tasks)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
-        for place in range(len(names)):
-            name = names[(number + place) % len(names)]
+        first = number // 2 % len(names)
+        order = names[first:] + names[:first]
+        for name in reversed(order) if number % 2 else order:
             settings.progress(f"{name}, {number + 1} of {rounds}")
             gc.collect()  # so that nobody pays for the garbage of the one before
             began = clock()
