@@ -33,12 +33,11 @@ def measure(settings: Settings) -> Iterator[Row]:
         if settings.device == "cpu":
             for mine, theirs in zip(host.model.host.parameters(), plain.network.parameters(), strict=True):
                 assert torch.equal(mine, theirs), "the two did not compute the same"
-        label = f"{name} ({host.start_parameters:,} parameters)"
-        seconds = in_turns(settings, {f"plain train, {label}": plain.train, f"host's train, {label}": partial(train, host)})
-        yield from compared(seconds, f"plain train, {label}")
+        seconds = in_turns(settings, {f"plain train, {name}": plain.train, f"host's train, {name}": partial(train, host)})
+        yield from compared(seconds, f"plain train, {name}")
         whole = partial(SerialEngine().run_epoch, [host])
-        seconds = in_turns(settings, {f"plain whole, {label}": plain.run_epoch, f"host's whole, {label}": whole})
-        yield from compared(seconds, f"plain whole, {label}")
+        seconds = in_turns(settings, {f"plain whole, {name}": plain.run_epoch, f"host's whole, {name}": whole})
+        yield from compared(seconds, f"plain whole, {name}")
 
 
 def train(host: Host) -> None:

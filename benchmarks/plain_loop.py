@@ -17,7 +17,7 @@ MEMBERS: dict[str, dict[str, Any]] = {
     "3x3": {"widths": (8, 16, 32), "kernel": 3},
     "deep": {"widths": (16, 32, 64), "kernel": 3, "depth": 2},
 }
-"""The digits' hosts that are measured: what is changed of the standard one."""
+"""The digits' hosts that are measured, of 274, 6,274 and 72,666 parameters: what is changed of the standard one."""
 
 
 def member_named(name: str) -> Member:

@@ -35,8 +35,8 @@ class Row:
     """What the ratio is to: its value in the same unit is the denominator."""
     ratio: Annotated[float, Range(0)] | None = None
     spread: Annotated[float, Range(0)] | None = None
-    """The distance between the quartiles of the rounds' ratios (without a ratio: values), as a share of the median. None where there were no
-    rounds."""
+    """The distance between the quartiles of the rounds' ratios (without a ratio: values), as a share of the median. None where there were
+    no rounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
