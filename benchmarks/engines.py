@@ -23,7 +23,7 @@ from esper.tolaria.training.config import TrainingConfig
 from esper.tolaria.training.engine import ENGINES
 from esper.tolaria.training.host import Host
 
-HOSTS = {"cpu": {1: 15, 4: 9, 16: 5}, "cuda": {16: 5, 64: 3, 256: 3}}
+HOSTS = {"cpu": {1: 15, 4: 9, 16: 9}, "cuda": {16: 5, 64: 3, 256: 3}}
 """Numbers of hosts, each with the rounds that it is measured in."""
 
 
