@@ -173,7 +173,9 @@ def _run(chosen: Sequence[Benchmark], quick: bool, device: str) -> Report:
     from esper.simic.runs.work import versions
     from esper.tolaria.training.device import device_named
 
-    gpu = torch.cuda.get_device_name(device) if device_named(device).type == "cuda" else None
+    found = device_named(device)
+    device = device if found.type == "cuda" else "cpu"
+    gpu = torch.cuda.get_device_name(found) if found.type == "cuda" else None
     machine = Machine(cpu=_processor(), cores=os.cpu_count() or 1, gpu=gpu)
     torch.set_num_threads(1)  # hosts this small are slower with two
     results: dict[str, tuple[Row, ...]] = {}
