@@ -311,6 +311,8 @@ def _print_changes(old: Report, new: Report, name: str) -> None:
         print(f"nothing of this run is in {name} as well")
         return
     print_rows(cells, tuple(cells[0]), wrapped=["what"], right=["old", "new", "new/old", "spread"], section="benchmark")
+    if old.quick or new.quick:
+        print("a quick run has few rounds, and what it marks may be chance")
     marked = [cell["change"] for cell in cells if cell["change"]]
     print(f"{len(marked)} of {len(cells)} changed by more than the spread: {marked.count('better')} better, {marked.count('worse')} worse")
 
