@@ -1,28 +1,26 @@
-"""What learning costs: one PPO update against one of sb3-contrib's RecurrentPPO of equal size, and the latency of a decision.
+"""One PPO update against one of sb3-contrib's RecurrentPPO of equal size.
 
-    python benchmarks/ppo.py [--repeats 5] [--json FILE]
+    python benchmarks/ppo.py [--quick]
 
 Both have the same hosts, steps, slots and heads, an LSTM of 128 for actor and critic each, 4 epochs and 4 minibatches, one thread. Ours
-has the encoder of slots on top, and works out everything it reports (exact KL after every epoch, explained variance, regression). The
-updates take turns and are measured in CPU time, so that other work on the machine does not count; the ratio of medians is what does.
-Without sb3-contrib (`pip install sb3-contrib`) its column is left out.
+has the encoder of slots on top, and works out everything it reports (exact KL after every epoch, explained variance, regression). Always
+on the CPU, where policies learn.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
-import statistics
 import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
+from esper.cli.main import main
+from esper.cli.measuring import Row, Settings, compared, in_turns
 from esper.leyline.actions import Op
+from esper.leyline.errors import ConfigError
 from esper.leyline.observation import OBSERVATION
 from esper.simic.learning.ppo import Learner, PPOConfig
 from esper.simic.learning.rollout import Rollout, RolloutBuffer
@@ -35,6 +33,18 @@ SLOTS, BLUEPRINTS = 3, 8
 SIZES = ((8, 150), (16, 25))
 """Hosts and steps of the rounds that are measured."""
 MINIBATCHES, HIDDEN = 4, 128
+ROUNDS = 5
+
+
+def measure(settings: Settings) -> Iterator[Row]:
+    """Rows by size of a round."""
+    if importlib.util.find_spec("sb3_contrib") is None:
+        raise ConfigError("the comparison needs sb3-contrib; install it with: pip install sb3-contrib")
+    for hosts, steps in SIZES:
+        (learner, rollout), size = ours(hosts, steps), f"{hosts} hosts x {steps} steps"
+        reference = f"sb3-contrib, {size}"
+        tasks = {reference: theirs(hosts, steps).train, f"esper, {size}": partial(learner.update, rollout)}
+        yield from compared(in_turns(settings, tasks, ROUNDS), reference)
 
 
 def observed(hosts: int, generator: torch.Generator) -> ObservationBatch:
@@ -101,55 +111,5 @@ def theirs(hosts: int, steps: int) -> Any:
     return model
 
 
-def timed(tasks: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median seconds of CPU time of each task; they take turns."""
-    seconds: dict[str, list[float]] = {name: [] for name in tasks}
-    for repeat in range(repeats + 1):
-        for name, task in tasks.items():
-            start = time.process_time()
-            task()
-            if repeat > 0:  # the first warms up
-                seconds[name].append(time.process_time() - start)
-    return {name: statistics.median(values) for name, values in seconds.items()}
-
-
-def compare(hosts: int, steps: int, repeats: int) -> dict[str, Any]:
-    """Seconds of an update of each."""
-    learner, rollout = ours(hosts, steps)
-    tasks: dict[str, Callable[[], object]] = {"esper": lambda: learner.update(rollout)}
-    if importlib.util.find_spec("sb3_contrib") is not None:
-        tasks["sb3-contrib"] = theirs(hosts, steps).train
-    medians = timed(tasks, repeats)
-    ratio = medians["sb3-contrib"] / medians["esper"] if "sb3-contrib" in medians else None
-    return {"hosts": hosts, "steps": steps, "seconds": medians, "times_faster": ratio}
-
-
-def latency(hosts: int, repeats: int) -> float:
-    """Seconds of a decision for so many hosts at once."""
-    learner, _ = ours(hosts, 1)
-    policy, batch = learner.policy, observed(hosts, torch.Generator().manual_seed(1))
-    state, numbers = policy.initial_state(hosts), uniforms(0, range(hosts), 0)
-    return timed({"act": lambda: policy.act(batch, state, numbers)}, 20 * repeats)["act"]
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5, help="timed updates of each")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    rows = [compare(hosts, steps, args.repeats) for hosts, steps in SIZES]
-    print(f"{'hosts x steps':14} {'esper':>10} {'sb3-contrib':>12}  times faster")
-    for row in rows:
-        size, seconds = f"{row['hosts']} x {row['steps']}", row["seconds"]
-        other = f"{1e3 * seconds['sb3-contrib']:10.0f}ms  {row['times_faster']:.1f}" if row["times_faster"] else "not installed"
-        print(f"{size:14} {1e3 * seconds['esper']:8.0f}ms {other}")
-    decisions = {hosts: latency(hosts, args.repeats) for hosts in (1, 8, 64)}
-    print("a decision: " + ", ".join(f"{1e3 * seconds:.1f} ms for {hosts} hosts" for hosts, seconds in decisions.items()))
-    if args.json:
-        args.json.write_text(json.dumps({"updates": rows, "decision_seconds": decisions}, indent=1))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["benchmark", __file__, *sys.argv[1:]]))

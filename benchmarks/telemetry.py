@@ -1,24 +1,26 @@
-"""What telemetry costs: epochs of training with it switched on against switched off, and events per second on their own.
+"""An epoch of small networks with telemetry switched on against switched off, and how many events go through in a second.
 
-    python benchmarks/telemetry.py
+    python benchmarks/telemetry.py [--quick]
 
-Ten small networks train for an epoch on images of the size of the digits, one after another; each then tells what a growing host
-tells, eight events. Epochs with and without alternate, so that a busy machine disturbs both alike; where it still does, the share that is
-measured inside the epoch says more than the ratio. Prints a line and JSON.
+Ten networks train for an epoch on images of the size of the digits, one after another; each then tells what a growing host tells, eight
+events, which go into a journal. `the events alone` are those of one epoch, without the training: their ratio is telemetry's share.
+Always on the CPU.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
+import sys
 import tempfile
-import time
-from itertools import pairwise
+from collections.abc import Iterator
+from itertools import count, pairwise
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from esper.cli.main import main
+from esper.cli.measuring import Row, Settings, compared, in_turns
 from esper.leyline.actions import Decision, Op
 from esper.leyline.events import Decided, EpochFinished, Event, GateChecked, SeedMeasured, StageChanged
 from esper.leyline.reports import Gate
@@ -27,10 +29,9 @@ from esper.nissa import Hub, JsonlSink
 
 HOSTS = 10
 IMAGES, BATCH = 1437, 64
-EPOCHS = 5
-"""Of each kind, after one of each to warm up."""
-BURST = 20_000
-"""Events that are emitted one after another to measure how many go through in a second."""
+ROUNDS = 7
+BURST = 800
+"""Events that are emitted one after another to measure how many go through in a second: ten epochs of all hosts."""
 
 
 def network() -> nn.Module:
@@ -47,6 +48,7 @@ def events(epoch: int) -> list[Event]:
         SeedMeasured(
             slot=f"r0c{column}",
             stage=Stage.BLENDING,
+            blueprint="conv_light",
             alpha=0.4,
             contribution=1.25 * loss,
             contribution_error=None,
@@ -78,83 +80,59 @@ def events(epoch: int) -> list[Event]:
             legal=("WAIT", "ADVANCE", "PRUNE"),
         ),
         GateChecked(gate=Gate.G2, slot="r0c1", passed=True, reasons=()),
-        StageChanged(
-            slot="r0c1", before=Stage.TRAINING, after=Stage.BLENDING, cause="advance", blueprint="conv_light", parameters=2320
-        ),
+        StageChanged(slot="r0c1", before=Stage.TRAINING, after=Stage.BLENDING, cause="advance", blueprint="conv_light", parameters=2320),
     ]
 
 
-def train_epoch(hub: Hub, epoch: int, hosts: list[nn.Module], images: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
-    """Seconds that an epoch of all hosts takes, and how many of them are telemetry."""
-    start, telling = time.perf_counter(), 0.0
-    for index, host in enumerate(hosts):
+def measure(settings: Settings) -> Iterator[Row]:
+    """Rows of an epoch, of a burst of events, and of their size."""
+    torch.manual_seed(0)
+    images, labels = torch.randn(IMAGES, 1, 8, 8), torch.randint(10, (IMAGES,))
+    hosts, epochs = [network() for _ in range(HOSTS)], count()
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Path(folder) / "events.jsonl"
+        on, off = Hub(JsonlSink(journal)), Hub()
+        quiet = "an epoch without telemetry"
+        tasks = {
+            quiet: lambda: train(hosts, images, labels, off, next(epochs)),
+            "an epoch with telemetry": lambda: train(hosts, images, labels, on, next(epochs)),
+            "the events alone": lambda: tell_all(on, next(epochs)),
+        }
+        yield from compared(in_turns(settings, tasks, ROUNDS), quiet)
+        lines = journal.read_bytes().splitlines()[-len(events(0)) * HOSTS :]
+        contents = [json.loads(line) for line in lines]
+        plain = "json.dumps and write"
+        with (Path(folder) / "plain.jsonl").open("w") as file:
+            burst = {
+                plain: lambda: file.writelines(json.dumps(contents[n % len(contents)]) + "\n" for n in range(BURST)),
+                "a hub with its journal": lambda: tell_all(on, *range(BURST // len(contents))),
+            }
+            yield from compared(in_turns(settings, burst), plain, unit="events/s", value_of=lambda taken: BURST / taken)
+        on.close()
+        yield Row(what="size of an event", value=sum(map(len, lines)) / len(lines), unit="bytes")
+
+
+def train(hosts: list[nn.Module], images: torch.Tensor, labels: torch.Tensor, hub: Hub, epoch: int) -> None:
+    """An epoch of all hosts, and what they tell of it."""
+    for host in hosts:
         for first in range(0, IMAGES, BATCH):
             loss = nn.functional.cross_entropy(host(images[first : first + BATCH]), labels[first : first + BATCH])
             gradients = torch.autograd.grad(loss, list(host.parameters()))
             with torch.no_grad():
                 for parameter, gradient in zip(host.parameters(), gradients, strict=True):
                     parameter.sub_(gradient, alpha=0.05)
-        told = time.perf_counter()
+    tell_all(hub, epoch)
+
+
+def tell_all(hub: Hub, *epochs: int) -> None:
+    """What all hosts tell of these epochs."""
+    for epoch in epochs:
         if hub.on:
-            for event in events(epoch):
-                hub.emit(event, host=index, epoch=epoch)
-        if index == len(hosts) - 1:
-            hub.flush()
-        telling += time.perf_counter() - told
-    return time.perf_counter() - start, telling
-
-
-def burst(folder: Path) -> float:
-    """Events per second through a hub into a journal, with a flush after every eighty, as at the end of an epoch."""
-    hub = Hub(JsonlSink(folder / "burst.jsonl"))
-    told = events(3)
-    start = time.perf_counter()
-    for number in range(BURST):
-        hub.emit(told[number % len(told)], host=number % HOSTS, epoch=number)
-        if number % 80 == 79:
-            hub.flush()
-    hub.close()
-    return BURST / (time.perf_counter() - start)
-
-
-def measure(folder: Path) -> dict[str, float]:
-    """All figures; times in seconds."""
-    torch.manual_seed(0)
-    images, labels = torch.randn(IMAGES, 1, 8, 8), torch.randint(10, (IMAGES,))
-    hosts = [network() for _ in range(HOSTS)]
-    hubs = {"on": Hub(JsonlSink(folder / "events.jsonl")), "off": Hub()}
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in hubs}
-    for epoch in range(EPOCHS + 1):
-        for name in ("on", "off") if epoch % 2 else ("off", "on"):
-            times[name].append(train_epoch(hubs[name], epoch, hosts, images, labels))
-    hubs["on"].close()
-    on, off = (statistics.median(seconds for seconds, _ in times[name][1:]) for name in ("on", "off"))
-    telling = statistics.median(telling for _, telling in times["on"][1:])
-    rate = burst(folder)
-    return {
-        "events_per_epoch": HOSTS * len(events(0)),
-        "epoch_seconds_on": on,
-        "epoch_seconds_off": off,
-        "ratio": on / off,
-        "telemetry_seconds_per_epoch": telling,
-        "share_of_epoch": telling / on,
-        "events_per_second": rate,
-        "bytes_per_event": (folder / "burst.jsonl").stat().st_size / BURST,
-    }
-
-
-def main() -> None:
-    """Measure and print."""
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        figures = measure(Path(folder))
-    print(
-        f"an epoch of {HOSTS} hosts takes {figures['epoch_seconds_on']:.3f} s with telemetry and {figures['epoch_seconds_off']:.3f} s "
-        f"without (ratio {figures['ratio']:.3f}); telemetry itself takes {100 * figures['share_of_epoch']:.2f} % of an epoch; "
-        f"{figures['events_per_second']:,.0f} events/s on their own"
-    )
-    print(json.dumps(figures))
+            for index in range(HOSTS):
+                for event in events(epoch):
+                    hub.emit(event, host=index, epoch=epoch)
+        hub.flush()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(["benchmark", __file__, *sys.argv[1:]]))

@@ -34,6 +34,7 @@ COMMANDS: dict[str, str] = {
     "runs": "the runs in a folder, and how they stand",
     "tasks": "what there is to train on, and whether its data is here",
     "blueprints": "the kinds of seed that can be germinated in a slot",
+    "benchmark": "what Esper costs on this machine, and what has changed",
 }
 """What each command does; its function is `main` of the module of its name, takes the arguments and returns an exit code."""
 

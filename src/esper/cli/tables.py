@@ -20,10 +20,19 @@ def list_parser(name: str, about: str, epilog: str | None = None, plugins: str =
     return parser
 
 
-def print_rows(rows: Sequence[Row], columns: Sequence[str], *, wrapped: Sequence[str], section: str = "", width: int | None = None) -> None:
+def print_rows(
+    rows: Sequence[Row],
+    columns: Sequence[str],
+    *,
+    wrapped: Sequence[str],
+    right: Sequence[str] = (),
+    section: str = "",
+    width: int | None = None,
+) -> None:
     """Print these columns of the rows, numbers to the right: whole ones with thousands separated, others with two decimals.
 
-    wrapped: columns that may be broken into several lines, between words. section: between rows that differ in it, a table has a line.
+    wrapped: columns that may be broken into several lines, between words. right: columns of text that is to stand on the right.
+    section: between rows that differ in it, a table has a line.
     width: of the aligned lines in a pipe; without it, each row is one line however long it is. A table is as wide as its terminal.
     """
     from rich.console import Console
@@ -35,7 +44,7 @@ def print_rows(rows: Sequence[Row], columns: Sequence[str], *, wrapped: Sequence
     wide = (width or 100_000) if piped else None
     console = Console(file=text, force_terminal=not piped, width=wide, markup=False, emoji=False, highlight=False)
     for name in columns:
-        numbers = all(isinstance(row[name], int | float) for row in rows)
+        numbers = name in right or all(isinstance(row[name], int | float) for row in rows)
         table.add_column(name, justify="right" if numbers else "left", no_wrap=name not in wrapped, overflow="fold")
     for row, following in zip(rows, [*rows[1:], None], strict=True):
         last = following is None or not section or following[section] == row[section]
