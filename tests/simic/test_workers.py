@@ -67,6 +67,7 @@ def told(environment: Environment) -> list[Any]:
         found.append({place: np.concatenate([each.observation.host, each.observation.slots.ravel()]) for place, each in trained.items()})
         found.append(environment.act(dict.fromkeys(trained, WAIT)))
         if beginning:
+            environment.expect(beginning)
             found.append(environment.begin(beginning))
     return found
 

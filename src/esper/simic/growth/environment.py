@@ -45,6 +45,9 @@ class Start:
 class Environment(Protocol):
     """Whatever grows several hosts side by side, each at a place: in this process, or in workers."""
 
+    def expect(self, starts: Mapping[int, Start]) -> None:
+        """The hosts that will begin next, told early by one who has something else to do until then."""
+
     def begin(self, starts: Mapping[int, Start]) -> dict[int, HostStarted]:
         """A new host at each of these places; the others stay as they are."""
 
@@ -79,6 +82,9 @@ class Growth:
         if task.name not in self._data:
             self._data[task.name] = task.open_data(self.config.data, self.device)
         return self._data[task.name]
+
+    def expect(self, starts: Mapping[int, Start]) -> None:
+        """Nothing yet: a single process does one thing after another."""
 
     def begin(self, starts: Mapping[int, Start]) -> dict[int, HostStarted]:
         """A new host at each of these places; the others stay as they are."""

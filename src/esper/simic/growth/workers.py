@@ -39,6 +39,8 @@ class GrowthWorkers:
         self._loads: dict[int, Load] = {}
         """By place, what its host still asks for."""
         self._weighed: dict[Start, Load] = {}
+        self._expected: dict[int, Start] | None = None
+        """Hosts that the workers were told to make, and have not been asked about."""
         with _left_to_the_parent():
             for _ in range(workers):
                 here, there = context.Pipe()
@@ -49,11 +51,20 @@ class GrowthWorkers:
                 self._processes.append(process)
         atexit.register(self.close)  # multiprocessing would send the signal that workers do not hear, and wait for them for ever
 
-    def begin(self, starts: Mapping[int, Start]) -> dict[int, HostStarted]:
-        """A new host at each of these places."""
+    def expect(self, starts: Mapping[int, Start]) -> None:
+        """The hosts that begin next: the workers make them and train their first epoch while the parent does something else."""
         assert all(start.twin_of is None for start in starts.values()), "a twin trains beside its host, in one process"
         self._worker |= self._dealt(starts)
-        return self._ask("begin", [(share, list(starts)) for share in self._shares(starts)])
+        self._send("begin", [(share, list(starts)) for share in self._shares(starts)])
+        self._expected = dict(starts)
+
+    def begin(self, starts: Mapping[int, Start]) -> dict[int, HostStarted]:
+        """A new host at each of these places."""
+        if self._expected is None:
+            self.expect(starts)
+        expected, self._expected = self._expected, None
+        assert expected == starts, "what begins is what was expected"
+        return self._collect()
 
     def train(self, progress: Callable[[int], None] | None = None) -> dict[int, Trained]:
         """One epoch of every host that has not ended; `progress` is told of a worker's share when it is done."""
@@ -100,12 +111,20 @@ class GrowthWorkers:
         return shares
 
     def _ask(self, method: str, arguments: list[tuple[Any, ...]], progress: Callable[[int], None] | None = None) -> dict[int, Any]:
-        """Send each worker its arguments and collect the answers by place; all of them before an error is raised, so that none is left."""
+        """Send each worker its arguments and collect the answers."""
+        assert self._expected is None, "what was expected begins first"
+        self._send(method, arguments)
+        return self._collect(progress)
+
+    def _send(self, method: str, arguments: list[tuple[Any, ...]]) -> None:
         for number, (pipe, each) in enumerate(zip(self._pipes, arguments, strict=True)):
             try:
                 pipe.send((method, each))
             except OSError:
                 raise self._gone(number) from None
+
+    def _collect(self, progress: Callable[[int], None] | None = None) -> dict[int, Any]:
+        """The answers by place, in the order in which workers are ready; all of them before an error is raised, so that none is left."""
         answers: dict[int, tuple[str, Any]] = {}
         waiting = dict(enumerate(self._pipes))
         while waiting:
@@ -149,7 +168,7 @@ def _left_to_the_parent() -> Iterator[None]:
 
 
 class _Worker:
-    """The share of one worker: a Growth that trains the next epoch as soon as it has acted, while the parent records and decides."""
+    """The share of one worker: a Growth that trains the next epoch as soon as it can, while the parent records or learns."""
 
     def __init__(self, config: GrowthConfig) -> None:
         self._growth = Growth(config)
@@ -170,7 +189,7 @@ class _Worker:
         return self._growth.begin(starts)
 
     def train(self) -> dict[int, Trained]:
-        """One epoch of every host: what was trained ahead, and those that have begun since."""
+        """One epoch of every host that has not ended: what was trained ahead, and any that could not be."""
         failed, ahead = self._failed, self._ahead
         self._failed, self._ahead = None, {}
         if failed is not None:
@@ -184,7 +203,7 @@ class _Worker:
     def train_ahead(self) -> None:
         """The next epoch; what goes wrong in it is told when it is asked for."""
         try:
-            self._ahead = self._growth.train()
+            self._ahead |= self._growth.train()
         except Exception as error:
             self._failed = error
 
@@ -204,7 +223,7 @@ def _serve(pipe: Connection, config: GrowthConfig) -> None:
             if worker is None:
                 worker = _Worker(config)
             pipe.send(("answer", getattr(worker, method)(*arguments)))
-            if method == "act":
+            if method in ("begin", "act"):
                 worker.train_ahead()
         except EsperError as error:
             pipe.send(("mistake", error))
