@@ -150,12 +150,14 @@ def test_a_run_under_a_controller_goes_on_as_it_began(tmp_path: Path) -> None:
 
 
 def test_workers_play_what_one_process_plays(tmp_path: Path) -> None:
-    config = replace(TINY, rounds=1)
+    config = replace(TINY, rounds=2)
     alone, several = PPORun(config, Hub()), PPORun(replace(config, workers=2), Hub())
     try:
-        alone.run_round()
-        several.run_round()
+        for run in (alone, several):
+            for _ in range(3):  # the second round and the examination begin while the round before is learned from
+                run.run_round()
         assert alone.history == several.history
+        assert alone.arms == several.arms
         for one, other in zip(alone.policy.parameters(), several.policy.parameters(), strict=True):
             assert torch.equal(one, other)
     finally:

@@ -17,14 +17,16 @@ from esper.leyline.actions import WAIT, Decision
 from esper.leyline.errors import unknown
 from esper.leyline.events import HostStarted
 from esper.simic.growth.config import GrowthConfig
+from esper.simic.growth.dealing import Load
 from esper.simic.growth.host_run import Acted, HostRun, Trained
 from esper.simic.growth.twins import TwinCache
 from esper.simic.plugins import load_plugins
 from esper.simic.rewards import Twin
 from esper.tamiyo import Rules
 from esper.tolaria.data import Data
-from esper.tolaria.tasks import Family, Task
+from esper.tolaria.tasks import Family, Member, Task
 from esper.tolaria.tasks import get as get_task
+from esper.tolaria.training.cost import epoch_cost
 from esper.tolaria.training.device import device_named
 from esper.tolaria.training.engine import ENGINES, choose
 from esper.tolaria.training.host import Host
@@ -43,11 +45,14 @@ class Start:
 class Environment(Protocol):
     """Whatever grows several hosts side by side, each at a place: in this process, or in workers."""
 
+    def expect(self, starts: Mapping[int, Start]) -> None:
+        """The hosts that will begin next, told early by one who has something else to do until then."""
+
     def begin(self, starts: Mapping[int, Start]) -> dict[int, HostStarted]:
         """A new host at each of these places; the others stay as they are."""
 
     def train(self, progress: Callable[[int], None] | None = None) -> dict[int, Trained]:
-        """One epoch of every host that has not ended; `progress` is told how many are done."""
+        """One epoch of every host that has not ended and waits for no decision; `progress` is told how many are done."""
 
     def act(self, decisions: Mapping[int, Decision]) -> dict[int, Acted]:
         """Carry out one decision for each host that was trained."""
@@ -80,6 +85,9 @@ class Growth:
             self._data[task.name] = task.open_data(self.config.data, self.device)
         return self._data[task.name]
 
+    def expect(self, starts: Mapping[int, Start]) -> None:
+        """Nothing yet: a single process does one thing after another."""
+
     def begin(self, starts: Mapping[int, Start]) -> dict[int, HostStarted]:
         """A new host at each of these places; the others stay as they are."""
         begun = {place: self.make(start) for place, start in starts.items()}
@@ -99,22 +107,31 @@ class Growth:
 
     def make(self, start: Start) -> HostRun:
         """One host, new, and at no place."""
-        config, task = self.config, get_task(start.task)
-        threads = config.threads or task.threads
-        if threads:
-            torch.set_num_threads(threads)
-        if task.name not in self._families:
-            self._families[task.name] = config.fixed_family(task.family)
-        member = config.member_of(self._families[task.name], start.seed)
+        config, (task, member) = self.config, self._chosen(start)
         host = Host(task, self.data(task), member, start.seed, config.training)
         for slot in config.slots:
             if slot not in host.model.slot_ids:
                 raise unknown("slot", slot, host.model.slot_ids)
         return HostRun(host, Rules(max_seeds=config.max_seeds, enabled=config.slots or None), config.reward)
 
+    def weigh(self, start: Start) -> Load:
+        """What a host would ask for, estimated before it is made."""
+        task, member = self._chosen(start)
+        return Load(epoch_cost(task, self.data(task), member, start.seed, self.config.training), member.epochs)
+
+    def _chosen(self, start: Start) -> tuple[Task, Member]:
+        """The task and the member that a start stands for; torch has the threads that suit them from here on."""
+        task = get_task(start.task)
+        threads = self.config.threads or task.threads
+        if threads:
+            torch.set_num_threads(threads)
+        if task.name not in self._families:
+            self._families[task.name] = self.config.fixed_family(task.family)
+        return task, self.config.member_of(self._families[task.name], start.seed)
+
     def train(self, progress: Callable[[int], None] | None = None) -> dict[int, Trained]:
-        """One epoch of every host that has not ended; `progress` is told how many are done."""
-        running = {place: run for place, run in self.hosts.items() if run.result is None}
+        """One epoch of every host that has not ended and waits for no decision; `progress` is told how many are done."""
+        running = {place: run for place, run in self.hosts.items() if run.result is None and run.observation is None}
         reports = self.engine.run_epoch([run.host for run in running.values()], progress)
         for run, report in zip(running.values(), reports, strict=True):
             run.trained(report)

@@ -163,6 +163,8 @@ class PPORun:
         starts = self._drawn(self.round)
         playing = Play(self.environment, decider, starts, hub=self.hub, first=self._numbers(starts), round=self.round + 1)
         played = playing.through(progress)
+        last = self.round + 1 == self.config.rounds
+        self.environment.expect(dict(enumerate(self.examinees() if last else self._drawn(self.round + 1))))
         rollout = self.buffer.rollout()
         figures = {**self.learner.update(rollout), **round_figures(played)}
         self.history.append({name: figures[name] for name in sorted(figures)})
