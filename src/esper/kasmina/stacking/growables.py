@@ -57,7 +57,7 @@ class StackedGrowables:
         self.slots = {id: slot.place for id, slot in like.slots.items()}
         first = next(iter(like.slots.values()))
         self.isolation, self.dtype = first.isolation, first.alpha.dtype
-        self.host = StackedModule(bare_host(like), [place.path for place in self.slots.values()])
+        self.host = StackedModule(bare_host(like), [place.path for place in self.slots.values()], checked.batchless)
         self.rows = Rows(bare_host(like), rows, optimizer, checked.unused)
         self.meters = Rows(like.host_meter, rows)
         self.slot_meters = {id: Rows(like.host_meter, rows) for id in like.slots}
@@ -256,7 +256,7 @@ class StackedGrowables:
         name = (key.slot, key.blueprint)
         checked = self._check_seed(key, like)
         if name not in self._modules:
-            self._modules[name] = StackedModule(like)
+            self._modules[name] = StackedModule(like, batchless=checked.batchless)
             self.network.parts.append(self._modules[name].module)
             self.network.parts[-1].train(self.network.training)
         optimizer = next(each for each in self.rows.optimizers if each is not None)

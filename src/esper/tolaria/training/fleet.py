@@ -22,7 +22,7 @@ from esper.kasmina.stacking.errors import Unstackable
 from esper.kasmina.stacking.growables import StackedGrowables, bare_host
 from esper.kasmina.stacking.learning import Learner, Rates
 from esper.kasmina.stacking.room import Room, spare
-from esper.kasmina.stacking.stacked import Streams, draws_at_random
+from esper.kasmina.stacking.stacked import Streams, draws_at_random, vmapped
 from esper.kasmina.stacking.views import View
 from esper.leyline.stages import Stage
 from esper.tolaria.data import Split, stream_seed
@@ -71,7 +71,7 @@ def check_fleet(host: Host) -> Checked:
 
 def _losses(task: Task, logits: Tensor, y: Tensor, hosts: int) -> Tensor:
     """The loss of each host, (hosts,), from logits and targets of all, samples first."""
-    losses: Tensor = torch.vmap(task.loss, in_dims=1)(logits.unflatten(0, (-1, hosts)), y.unflatten(0, (-1, hosts)))
+    losses: Tensor = vmapped(task.loss, 1, 0, logits.unflatten(0, (-1, hosts)), y.unflatten(0, (-1, hosts)))
     return losses
 
 
