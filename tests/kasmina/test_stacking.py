@@ -16,6 +16,7 @@ from torch.nn.utils import parametrizations
 
 from esper.kasmina.blueprints import SlotShape, build, names
 from esper.kasmina.hosts import ConvHost, GPTHost
+from esper.kasmina.norms import tracked_norms
 from esper.kasmina.stacking.check import check_stackable
 from esper.kasmina.stacking.errors import Unstackable
 from esper.kasmina.stacking.rows import Rows, stacked
@@ -269,6 +270,29 @@ def test_parameters_of_a_container_with_slots_inside() -> None:
     check_agreement(Patches(), 4, 3)  # without a slot inside, vmap does for the whole
 
 
+class Scaled(nn.Module):
+    """A residual block with a scale of its own and a batch norm inside."""
+
+    def __init__(self, *scale: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(scale))
+        self.body = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.scale * self.body(x)
+
+
+def test_batch_norms_stay_reachable_beside_parameters_of_a_container() -> None:
+    check_agreement(Scaled(3, 1, 1), 3, 4, 4)
+    host = StackedModule(Scaled(3, 1, 1))
+    host.bind(stacked([Scaled(3, 1, 1), Scaled(3, 1, 1)]).values(), 2)
+    (norm,) = tracked_norms(host.module)
+    assert norm.running_mean is not None
+    assert norm.running_mean.shape == (2, 3)
+    with pytest.raises(Unstackable):
+        check_stackable(Scaled(4), torch.randn(6, 3, 4, 4))  # along the columns: nothing says so
+
+
 class Positions(nn.Module):
     """Positions by an embedding that is called with what is the same for all samples."""
 
@@ -374,6 +398,7 @@ class Counting(nn.Module):
         (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=None)), r"module '1' \(BatchNorm1d\): .*momentum=None"),
         (nn.Sequential(nn.Linear(4, 4), Choosing()), r"module '1' \(Choosing\): it does not run for several hosts at once"),
         (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4, dtype=torch.float64)), "several types"),
+        (nn.Sequential(nn.Unflatten(1, (2, 2)), nn.InstanceNorm1d(2, track_running_stats=True)), r"module .1. \(InstanceNorm1d\): its"),
         (nn.Identity(), "its output does not depend on its parameters"),
     ],
     ids=lambda value: str(value)[:20] if isinstance(value, str) else "",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
+from esper.kasmina.norms import Norm, tracked_norms
 from esper.kasmina.stacking.errors import Unstackable
 from esper.kasmina.stacking.rules import Rule, rule_for
 
@@ -79,7 +80,8 @@ class Frame:
 class StackedModule:
     """A module for N hosts: `bind` gives it their tensors, `module` is called with their batches, (S * N, ...).
 
-    kept: paths of modules that must stay reachable, because something hangs on them; they are never inside of what runs through vmap.
+    kept: paths of modules that must stay reachable, because something hangs on them; they are never inside of what runs through vmap, and
+    neither are batch norms, whose statistics are made anew for measurements.
     batchless: paths of layers that are called with what is the same for all samples, positions for instance; None to find out in the
     first batch, which must then not have as many rows as there are positions.
     """
@@ -136,13 +138,17 @@ class StackedModule:
         own = [*module._parameters.values(), *module._buffers.values()]
         holds = any(each is not None for each in own)
         parametrized = parametrize.is_parametrized(module)
+        norms = tracked_norms(module)
         if isinstance(module, DROPOUT):
             self._patch(module, _dropout, path)
         elif rule is not None and not parametrized:
             self._take(module, names)
             self._patch(module, rule, path)
             self._visit_children(module, path, names)
-        elif (holds or parametrized) and not inside:
+        elif isinstance(module, Norm) and norms:
+            reason = "its running statistics could not be made anew, because it computes in a way of its own"
+            raise Unstackable(f"module {path!r} ({type(module).__name__}): {reason}")
+        elif (holds or parametrized) and not inside and not norms:
             self._vmapped(module, path, names)
         else:
             self._spread_own(module, path, names)
@@ -209,6 +215,9 @@ class StackedModule:
             for each, like in pairs:
                 each.training = like.training
 
+            leaves: list[Any] = []
+            spec: pytree.TreeSpec | None = None
+
             def alone(values: dict[str, Tensor], args: Any, kwargs: Any) -> list[Tensor]:
                 nonlocal leaves, spec
                 leaves, spec = pytree.tree_flatten(torch.func.functional_call(plain, values, args, kwargs))
@@ -216,8 +225,6 @@ class StackedModule:
 
             shape = (self.frame.samples, self.frame.hosts)
             dims = pytree.tree_map(lambda each: 1 if isinstance(each, Tensor) and each.shape[:2] == shape else None, (args, kwargs))
-            leaves: list[Any] = []
-            spec: pytree.TreeSpec | None = None
             tensors = iter(vmapped(alone, (0, *dims), 1, values, args, kwargs))
             assert spec is not None
             # Whatever is no tensor, None in the place of attention weights for instance, is the same for all hosts.
