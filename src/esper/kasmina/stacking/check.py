@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from esper.kasmina.stacking.errors import Unstackable
-from esper.kasmina.stacking.rows import Rows
+from esper.kasmina.stacking.rows import Rows, finite
 from esper.kasmina.stacking.rows import stacked as stacked_rows
 from esper.kasmina.stacking.stacked import StackedModule, Streams
 
@@ -156,10 +156,13 @@ def _compare_buffers(modules: list[nn.Module], stacked: StackedModule, rows: Row
 
 
 def _like(module: nn.Module, by: float) -> nn.Module:
-    """A copy with its weights moved a little."""
+    """A copy with its weights moved a little. It is finite, even if the module is broken: whether it can be stacked does not depend on
+    that."""
     other = copy.deepcopy(module)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
+        for tensor in (*other.parameters(), *other.buffers()):
+            tensor.copy_(finite(tensor))
         for p in other.parameters():
             if p.is_floating_point() and by:
                 size = (p.std() if p.numel() > 1 else p.abs().mean()).clamp(min=0.1)

@@ -18,7 +18,8 @@ class Rows:
 
     Learning parameters are one matrix, a row for each module: an optimiser steps all of them at once, and some rows can be taken out in
     one go. A module sees its row as its own tensors; whoever changes those in place changes the storage. `adopt` takes in whatever was
-    put in their place. A row without a module holds the values of `like`: what runs through it means nothing, and is finite.
+    put in their place. A row without a module holds the values of `like`, as far as they are finite: what runs through it means nothing,
+    and is finite.
 
     like: a module of the structure. optimizer: of the kind that will step them; None if nothing will.
     unused: parameters that never get a gradient, by name.
@@ -39,15 +40,15 @@ class Rows:
         keeps = optimizer is not None and (not isinstance(optimizer, optim.SGD) or optimizer.defaults["momentum"] > 0)
         self.kept = STATES[self.kind] if keeps else ()
         values = [named[name].detach().reshape(-1) for name in self.names]
-        self._empty = torch.cat(values) if values else torch.zeros(0)
+        self._empty = finite(torch.cat(values)) if values else torch.zeros(0)
         self.flat = self._empty.repeat(rows, 1)
         """(rows, parameters that learn)."""
         self.states = {key: torch.zeros_like(self.flat) for key in self.kept}
         """For each of the optimisers' figures, the same shape."""
-        self.steps = torch.zeros(rows, 1, device=self._empty.device)
+        self.steps = torch.zeros(rows, 1, device=self._empty.device, dtype=torch.float64)
         """Of each row, how often it was stepped; for optimisers that count."""
         others = {**{name: p for name, p in named.items() if name not in self.names}, **dict(like.named_buffers())}
-        self._empty_fixed = {name: each.detach().clone() for name, each in others.items()}
+        self._empty_fixed = {name: finite(each.detach()).clone() for name, each in others.items()}
         self.fixed = {name: each.expand(rows, *each.shape).clone() for name, each in self._empty_fixed.items()}
         """Everything else, (rows, *shape) by name: buffers, and parameters that do not learn."""
         self.modules: list[nn.Module | None] = [None] * rows
@@ -189,6 +190,11 @@ class Rows:
                 assert optimizer is not None
                 for name in self.names:
                     optimizer.state[self._tensors[row][name]]["step"] += taken
+
+
+def finite(tensor: Tensor) -> Tensor:
+    """The tensor with 0 in the place of whatever is not finite."""
+    return tensor.nan_to_num(0.0, 0.0, 0.0) if tensor.is_floating_point() else tensor
 
 
 def stacked(modules: Sequence[nn.Module]) -> Rows:
