@@ -111,8 +111,10 @@ def _adamw(rows: Rows, gradient: Tensor, rates: Rates) -> None:
     parameters.mul_(1 - rates.learning_rate * rates.weight_decay)
     mean.lerp_(gradient, 1 - first)
     square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-    size = rates.learning_rate / (1 - torch.pow(first, steps))
-    parameters.addcmul_(mean / (square.sqrt() / (1 - torch.pow(second, steps)).sqrt() + epsilon), -size)
+    # In double precision: in the first steps 1 - 0.999 is what is left of two numbers near 1.
+    size = (rates.learning_rate / (1 - torch.pow(first, steps))).to(parameters.dtype)
+    root = (1 - torch.pow(second, steps)).sqrt().to(parameters.dtype)
+    parameters.addcmul_(mean / (square.sqrt() / root + epsilon), -size)
 
 
 _STEPS = {optim.SGD: _sgd, optim.AdamW: _adamw}

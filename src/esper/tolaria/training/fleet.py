@@ -23,7 +23,7 @@ from esper.kasmina.stacking.growables import StackedGrowables, bare_host
 from esper.kasmina.stacking.learning import Learner, Rates
 from esper.kasmina.stacking.room import Room, spare
 from esper.kasmina.stacking.stacked import Streams, draws_at_random, vmapped
-from esper.kasmina.stacking.views import View
+from esper.kasmina.stacking.views import Role, View
 from esper.leyline.stages import Stage
 from esper.tolaria.data import Split, stream_seed
 from esper.tolaria.data.streams import draws_from
@@ -267,7 +267,7 @@ class Fleet:
     def train(self, plans: Mapping[int, EpochPlan]) -> None:
         """All batches of the epoch; `sums` gets loss and targets predicted, summed over the samples."""
         stack = self.stack
-        learning = [stack.rows, *(seeds.rows for seeds in stack.seeds.values())]
+        learning = [stack.rows, *(seeds.rows for key, seeds in stack.seeds.items() if key.role is not Role.IDLE)]
         for rows in learning:
             rows.begin_steps()
         self._fill_rates(plans)
@@ -333,7 +333,8 @@ class Fleet:
         for row, plan in plans.items():
             host = self.hosts[row]
             assert host is not None
-            columns[:, row, 0] = torch.tensor([host.member.rate_at(plan.epoch), host.member.weight_decay, host.member.momentum])
+            rates = [host.member.rate_at(plan.epoch), host.member.weight_decay, host.member.momentum]
+            columns[:, row, 0] = torch.tensor(rates, dtype=columns.dtype)
         self._figures.copy_(columns)
 
     # Measurements
