@@ -259,8 +259,7 @@ class Fleet:
         return Pending(plans, self.sums, measured, self.stack.figures())
 
     def score(self, hosts: Sequence[Host], split: Split) -> Measured:
-        """What `Host.score` gives, for several hosts of the fleet. Waits for no device."""
-        self.stack.sync()
+        """What `Host.score` gives, for several hosts of the fleet. Waits for no device. `stack.sync` has been called."""
         wanted = [[frozenset(host.model.at(Stage.FOSSILIZED))] for host in hosts]
         return self.measure([self.row_of[host] for host in hosts], wanted, split, hosts[0].harvest_samples, "fp32")
 
