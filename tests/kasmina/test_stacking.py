@@ -533,6 +533,19 @@ def test_tensors_put_in_the_place_of_views_are_taken_in(kind: type[optim.Optimiz
     assert not any(optimizers[1].state[p][key].any() for p in second.parameters() for key in rows.kept)
 
 
+def test_tensors_without_elements_are_no_trouble() -> None:
+    modules = layers(2)
+    for module in modules:
+        module.register_buffer("nothing", torch.zeros(0))
+        module.register_parameter("none", nn.Parameter(torch.zeros(0, 3)))
+    optimizers = [stepped(module) for module in modules]
+    rows = Rows(modules[0], 2, optimizers[0])
+    for row, (module, optimizer) in enumerate(zip(modules, optimizers, strict=True)):
+        rows.put(row, module, optimizer)
+    rows.adopt()
+    assert check_stackable(modules[0], torch.randn(6, 2)).unused == {"none"}
+
+
 def test_a_module_of_another_structure_is_refused() -> None:
     rows = Rows(nn.Linear(2, 3), 1)
     with pytest.raises(Unstackable, match="its parameters differ"):

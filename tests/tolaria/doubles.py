@@ -79,11 +79,19 @@ def text() -> DoubleText:
     return DoubleText(**{name: getattr(STDLIB, name) for name in ("name", "summary", "classes", "read", "family")})
 
 
+@cache
+def few_texts() -> Data:
+    """Its data, with a small val split."""
+    whole = text_data(STDLIB.name)
+    val = Split(whole.val.x[:48], whole.val.y[:48])
+    return Data(classes=whole.classes, train=whole.train, val=val, test=lambda: val, fingerprint="", origin=whole.origin)
+
+
 def double_text_host(seed: int, config: TrainingConfig = EASY, **member: Any) -> Host:
     """A host of the text in float64."""
     torch.set_num_threads(1)
     small = {"width": 8, "heads": 2, "layers": 2, "train_size": 32, "epochs": 12, "batch": 16}
-    return Host(text(), text_data(STDLIB.name), replace(STDLIB.family.standard, **{**small, **member}), seed, config)
+    return Host(text(), few_texts(), replace(STDLIB.family.standard, **{**small, **member}), seed, config)
 
 
 def double_host(seed: int, config: TrainingConfig = EASY, device: str = "cpu", of: DoubleDigits | None = None, **member: Any) -> Host:

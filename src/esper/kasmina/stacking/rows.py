@@ -126,12 +126,13 @@ class Rows:
         width, size = self.flat.shape[1], self.flat.element_size()
         begins = [self.states[key].data_ptr() for key in self.kept]
         first = self.flat.data_ptr()
-        fixed = [(name, each.data_ptr(), each.stride(0) * each.element_size()) for name, each in self.fixed.items()]
+        # A tensor without elements is nowhere.
+        fixed = [(name, each.data_ptr(), each.stride(0) * each.element_size()) for name, each in self.fixed.items() if each.numel()]
         for row, _ in self.occupied():
             tensors, optimizer, offset = self._tensors[row], self.optimizers[row], row * width * size
             for name, length in zip(self.names, self.sizes, strict=True):
                 p = tensors[name]
-                if p.data_ptr() != first + offset or (self.kept and not self._keeps(optimizer, p, begins, offset)):
+                if length and (p.data_ptr() != first + offset or (self.kept and not self._keeps(optimizer, p, begins, offset))):
                     return self._adopt_row(row)
                 offset += length * size
             for name, begin, stride in fixed:
