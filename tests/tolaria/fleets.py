@@ -137,7 +137,8 @@ def records(host: Host) -> dict[str, Any]:
     """What is noted of a host and its slots, whose records are saved as text."""
     state = host.model.state_dict()
     slots = {name: json.loads(bytes(value.tolist())) for name, value in state.items() if name.endswith("_extra_state")}
-    return {"slots": slots, "governor": host.governor.state(), "flops": host.flops, "rollbacks": host.rollbacks}
+    counters = {name: getattr(host, name) for name in Host._COUNTERS}
+    return {"slots": slots, "governor": host.governor.state(), "flops": host.flops, **counters}
 
 
 def is_double(host: Host) -> bool:

@@ -6,9 +6,10 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 import pytest
+import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from esper.tolaria.tasks import Member
 from esper.tolaria.training.engine import FleetEngine, SerialEngine
 from esper.tolaria.training.fleet import check_fleet
 from esper.tolaria.training.host import Host
+from tests.kasmina import networks
 from tests.tolaria.doubles import DoubleDigits, double_host, double_text_host, variant
 from tests.tolaria.fleets import (
     GROWTH,
@@ -69,7 +71,7 @@ histories = st.lists(steps, min_size=EPOCHS, max_size=EPOCHS)
 @settings(max_examples=4, phases=(Phase.explicit, Phase.reuse, Phase.generate))  # to shrink an example takes minutes
 @given(
     st.tuples(kinds, kinds),
-    st.lists(st.tuples(st.sampled_from([0, 0, 0, 1]), members, histories), min_size=3, max_size=4),
+    st.lists(st.tuples(st.sampled_from([0, 0, 0, 1]), members, histories), min_size=2, max_size=3),
     st.fixed_dictionaries(
         {
             "isolation": st.sampled_from(get_args(Isolation)),
@@ -94,6 +96,44 @@ def test_whatever_grows_a_fleet_gives_what_its_hosts_give_one_by_one(
 def test_text_grows_as_it_does_one_by_one() -> None:
     plans = [[Step(1, 13), Step(1, 1), Step(1, 1)], [Step(4, 0), Step(1, 10), Step(1, 1)]]
     engine = check_alike(lambda: [double_text_host(seed, learning_rate=0.01) for seed in range(2)], plans, None)
+    assert engine.notes == []
+
+
+class OddHost(nn.Module):
+    """Little of it is an ordinary layer: a parameter of its own, a tuple between its blocks, layers that run through vmap, and a batch norm
+    that stays in eval mode while it trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.scale = nn.Parameter(torch.ones(4, 1, 1))
+        self.bend = nn.PReLU(4)
+        self.block = networks.TupleBlock(4)
+        self.last = nn.BatchNorm1d(4)
+        self.head = nn.Linear(4, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x, weight = self.block(self.bend(self.norm(self.stem(images)) * self.scale), temperature=0.5)
+        logits: Tensor = self.head(self.last((x * weight).mean((2, 3))))
+        return logits
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+
+class OddDigits(DoubleDigits):
+    __slots__ = ()
+
+    def make_host(self, member: Member, classes: int) -> tuple[nn.Module, dict[str, str]]:
+        return OddHost().double(), {"r0c0": "stem", "r0c1": "block"}
+
+
+def test_odd_hosts_grow_as_they_do_one_by_one() -> None:
+    odd, config = variant(OddDigits, "odd"), replace(EASY, isolation="shadow")
+    engine = check_alike(lambda: growing(config, of=odd)[:2], GROWTH[:2], spare)
     assert engine.notes == []
 
 
