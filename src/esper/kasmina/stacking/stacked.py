@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -235,9 +234,12 @@ class StackedModule:
 
 def vmapped(function: Callable[..., Any], in_dims: Any, out_dims: int, *args: Any) -> Any:
     """`torch.vmap`, without its advice to its own developers on operations that it does one by one."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented the batching rule")
+    # Python's own filters would make every other warning that is shown once be shown again.
+    torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
+    try:
         return torch.vmap(function, in_dims=in_dims, out_dims=out_dims)(*args)
+    finally:
+        torch._C._functorch._set_vmap_fallback_warning_enabled(True)  # type: ignore[attr-defined]
 
 
 def draws_at_random(module: nn.Module) -> bool:
