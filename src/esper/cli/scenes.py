@@ -58,9 +58,9 @@ class Scene(ABC):
         """What is being done, in a line."""
 
     def machine(self) -> str:
-        """What trains the hosts, and why."""
+        """What trains the hosts, and why, as the end of a line; nothing where a loop of one's own does."""
         about = self.started.about
-        return f"{about['engine']} engine on {about['devices']}: {about['engine_why']}"
+        return f"; {about['engine']} engine on {about['devices']}: {about['engine_why']}" if "engine" in about else ""
 
     @abstractmethod
     def see(self, envelope: Envelope) -> str | None:
@@ -135,7 +135,7 @@ class HostsScene(Scene):
         started, hosts = self.started, f"{self.started.hosts} host{'s' if self.started.hosts > 1 else ''}"
         twins = " and as many control twins" if started.about["twins"] else ""
         growing = f"{started.about['controller']} grows {hosts}{twins} on {started.task} for {started.rounds} epochs"
-        return f"{growing}; {self.machine()}"
+        return growing + self.machine()
 
     def see(self, envelope: Envelope) -> str | None:
         match envelope.host, envelope.event:
@@ -212,7 +212,7 @@ class LearningScene(Scene):
         processes = f"{about['workers']} processes" if int(about["workers"]) > 1 else "one process"
         memory = f"{float(about['rollout_bytes']) / 1e6:.1f} MB of rollouts"
         learning = f"PPO on {started.task.replace(',', ', ')}: {started.rounds} rounds of {started.hosts} hosts in {processes}, {memory}"
-        return f"{learning}; {self.machine()}"
+        return learning + self.machine()
 
     def see(self, envelope: Envelope) -> str | None:
         match envelope.event:

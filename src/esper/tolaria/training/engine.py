@@ -234,4 +234,4 @@ def choose(engine: EngineName, config: TrainingConfig, device: torch.device) -> 
         return Choice("serial", "training.compile is set, and a fleet runs as written")
     if device.type == "cuda":
         return Choice("fleet", "a GPU trains many small hosts in the time of one")
-    return Choice("serial", "hosts that grow are faster one by one on a CPU; see docs/performance.md")
+    return Choice("serial", "hosts that grow are faster one by one on a CPU")
