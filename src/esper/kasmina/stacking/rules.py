@@ -56,10 +56,10 @@ def rule_for(module: nn.Module) -> Rule | None:
 @stacking_rule(nn.Linear)
 def linear(layer: nn.Linear, x: Tensor) -> Tensor:
     samples, hosts = x.shape[:2]
-    rows = x.transpose(0, 1).reshape(hosts, -1, x.shape[-1])
-    weight = layer.weight.transpose(1, 2)
-    out = torch.bmm(rows, weight) if layer.bias is None else torch.baddbmm(layer.bias.unsqueeze(1), rows, weight)
-    return out.view(hosts, samples, *x.shape[2:-1], out.shape[-1]).transpose(0, 1)
+    columns = x.transpose(0, 1).reshape(hosts, -1, x.shape[-1]).transpose(1, 2)
+    # With the weight on the left, its gradient is laid out as it is itself, and need not be copied.
+    out = torch.bmm(layer.weight, columns) if layer.bias is None else torch.baddbmm(layer.bias.unsqueeze(2), layer.weight, columns)
+    return out.transpose(1, 2).unflatten(1, (samples, *x.shape[2:-1])).transpose(0, 1)
 
 
 @stacking_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
