@@ -91,11 +91,8 @@ def batch_norm(layer: nn.BatchNorm2d, x: Tensor) -> Tensor:
 
 @stacking_rule(nn.GroupNorm)
 def group_norm(layer: nn.GroupNorm, x: Tensor) -> Tensor:
-    out = F.group_norm(x.flatten(0, 1), layer.num_groups, None, None, layer.eps).view(x.shape)
-    if not layer.affine:
-        return out
-    shape = (*layer.weight.shape, *[1] * (x.dim() - 3))
-    return torch.addcmul(layer.bias.view(shape), out, layer.weight.view(shape))
+    weight, bias = (layer.weight.flatten(), layer.bias.flatten()) if layer.affine else (None, None)
+    return F.group_norm(x.flatten(1, 2), layer.num_groups * x.shape[1], weight, bias, layer.eps).view(x.shape)
 
 
 @stacking_rule(nn.LayerNorm)
@@ -143,7 +140,7 @@ def gpt_host(layer: GPTHost, tokens: Tensor) -> Tensor:
     samples, hosts, length = tokens.shape
     x = layer.embedding(tokens.flatten(0, 1)).unflatten(0, (samples, hosts)) + layer.position.weight[:, :length]
     x = layer.norm(layer.blocks(layer.dropout(x.flatten(0, 1)))).unflatten(0, (samples, hosts))
-    # The embedding is the head as well: (N, S * T, d) by (N, d, V).
-    rows = x.transpose(0, 1).reshape(hosts, samples * length, -1)
-    logits = torch.bmm(rows, layer.embedding.weight.transpose(1, 2))
-    return logits.view(hosts, samples, length, -1).transpose(0, 1)
+    # The embedding is the head as well: (N, V, d) by (N, d, S * T).
+    columns = x.transpose(0, 1).reshape(hosts, samples * length, -1).transpose(1, 2)
+    logits = torch.bmm(layer.embedding.weight, columns).transpose(1, 2)
+    return logits.unflatten(1, (samples, length)).transpose(0, 1)
