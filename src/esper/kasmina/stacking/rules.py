@@ -56,10 +56,10 @@ def rule_for(module: nn.Module) -> Rule | None:
 @stacking_rule(nn.Linear)
 def linear(layer: nn.Linear, x: Tensor) -> Tensor:
     samples, hosts = x.shape[:2]
-    rows = x.transpose(0, 1).reshape(hosts, -1, x.shape[-1])
-    weight = layer.weight.transpose(1, 2)
-    out = torch.bmm(rows, weight) if layer.bias is None else torch.baddbmm(layer.bias.unsqueeze(1), rows, weight)
-    return out.view(hosts, samples, *x.shape[2:-1], out.shape[-1]).transpose(0, 1)
+    columns = x.transpose(0, 1).reshape(hosts, -1, x.shape[-1]).transpose(1, 2)
+    # With the weight on the left, its gradient is laid out as it is itself, and need not be copied.
+    out = torch.bmm(layer.weight, columns) if layer.bias is None else torch.baddbmm(layer.bias.unsqueeze(2), layer.weight, columns)
+    return out.transpose(1, 2).unflatten(1, (samples, *x.shape[2:-1])).transpose(0, 1)
 
 
 @stacking_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -91,11 +91,8 @@ def batch_norm(layer: nn.BatchNorm2d, x: Tensor) -> Tensor:
 
 @stacking_rule(nn.GroupNorm)
 def group_norm(layer: nn.GroupNorm, x: Tensor) -> Tensor:
-    out = F.group_norm(x.flatten(0, 1), layer.num_groups, None, None, layer.eps).view(x.shape)
-    if not layer.affine:
-        return out
-    shape = (*layer.weight.shape, *[1] * (x.dim() - 3))
-    return torch.addcmul(layer.bias.view(shape), out, layer.weight.view(shape))
+    weight, bias = (layer.weight.flatten(), layer.bias.flatten()) if layer.affine else (None, None)
+    return F.group_norm(x.flatten(1, 2), layer.num_groups * x.shape[1], weight, bias, layer.eps).view(x.shape)
 
 
 @stacking_rule(nn.LayerNorm)
@@ -143,7 +140,7 @@ def gpt_host(layer: GPTHost, tokens: Tensor) -> Tensor:
     samples, hosts, length = tokens.shape
     x = layer.embedding(tokens.flatten(0, 1)).unflatten(0, (samples, hosts)) + layer.position.weight[:, :length]
     x = layer.norm(layer.blocks(layer.dropout(x.flatten(0, 1)))).unflatten(0, (samples, hosts))
-    # The embedding is the head as well: (N, S * T, d) by (N, d, V).
-    rows = x.transpose(0, 1).reshape(hosts, samples * length, -1)
-    logits = torch.bmm(rows, layer.embedding.weight.transpose(1, 2))
-    return logits.view(hosts, samples, length, -1).transpose(0, 1)
+    # The embedding is the head as well: (N, V, d) by (N, d, S * T).
+    columns = x.transpose(0, 1).reshape(hosts, samples * length, -1).transpose(1, 2)
+    logits = torch.bmm(layer.embedding.weight, columns).transpose(1, 2)
+    return logits.unflatten(1, (samples, length)).transpose(0, 1)

@@ -223,7 +223,7 @@ class Fleet:
         self.hosts: list[Host | None] = [None] * rows
         self.row_of: dict[Host, int] = {}
         dtype, device = self.stack.rows.flat.dtype, self.device
-        self._figures = torch.zeros(3, rows, 1, device=device, dtype=dtype)
+        self._figures = torch.zeros(3, rows, device=device, dtype=dtype)
         self.rates = Rates(*self._figures.unbind())
         self.active = torch.zeros(rows, dtype=torch.bool, device=device)
         self.sums = torch.zeros(rows, 2, device=device)
@@ -363,11 +363,11 @@ class Fleet:
             return Streams(seeds, self.device)
 
     def _fill_rates(self, plans: Mapping[int, EpochPlan]) -> None:
-        columns = torch.zeros(3, len(self.hosts), 1, dtype=self._figures.dtype)
+        columns = torch.zeros(3, len(self.hosts), dtype=self._figures.dtype)
         for row, plan in plans.items():
             host = self.hosts[row]
             assert host is not None
-            columns[:, row, 0] = torch.tensor([host.member.rate_at(plan.epoch), host.member.weight_decay, host.member.momentum])
+            columns[:, row] = torch.tensor([host.member.rate_at(plan.epoch), host.member.weight_decay, host.member.momentum])
         self._figures.copy_(columns)
 
     # Measurements
