@@ -1,4 +1,4 @@
-"""The digits in double precision: what rounding alone makes of two engines stays far below what a mistake does."""
+"""The digits, and text, in double precision: what rounding alone makes of two engines stays far below what a mistake does."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from esper.tolaria.data import Data, Split
-from esper.tolaria.tasks import Member, VisionTask, get
+from esper.tolaria.tasks import LanguageTask, Member, VisionTask, get
 from esper.tolaria.training.config import TrainingConfig
 from esper.tolaria.training.host import Host
 from tests.tolaria.small import EASY
+from tests.tolaria.small import data as text_data
 
-DIGITS = get("digits")
+DIGITS, STDLIB = get("digits"), get("stdlib")
 assert isinstance(DIGITS, VisionTask)
+assert isinstance(STDLIB, LanguageTask)
 
 
 class DoubleDigits(VisionTask):
@@ -43,11 +45,16 @@ class DoubleDigits(VisionTask):
         return VisionTask.example(self, member).double()
 
 
+def variant(kind: type[DoubleDigits], name: str) -> DoubleDigits:
+    """Such a task, which is not registered."""
+    names = ("summary", "shape", "classes", "read", "val_share", "shift", "mirror", "family")
+    return kind(name=name, **{name: getattr(DIGITS, name) for name in names})
+
+
 @cache
-def task() -> VisionTask:
-    """The task, which is not registered."""
-    names = ("name", "summary", "shape", "classes", "read", "val_share", "shift", "mirror", "family")
-    return DoubleDigits(**{name: getattr(DIGITS, name) for name in names})
+def task() -> DoubleDigits:
+    """The digits themselves."""
+    return variant(DoubleDigits, DIGITS.name)
 
 
 @cache
@@ -56,8 +63,39 @@ def data(device: str = "cpu") -> Data:
     return task().load(None, torch.device(device))
 
 
-def double_host(seed: int, config: TrainingConfig = EASY, device: str = "cpu", **member: Any) -> Host:
-    """A host of the digits in float64."""
+class DoubleText(LanguageTask):
+    """Text, with hosts in float64."""
+
+    __slots__ = ()
+
+    def make_host(self, member: Member, classes: int) -> tuple[nn.Module, dict[str, str]]:
+        host, slots = LanguageTask.make_host(self, member, classes)
+        return host.double(), slots
+
+
+@cache
+def text() -> DoubleText:
+    """The task, which is not registered."""
+    return DoubleText(**{name: getattr(STDLIB, name) for name in ("name", "summary", "classes", "read", "family")})
+
+
+@cache
+def few_texts() -> Data:
+    """Its data, with a small val split."""
+    whole = text_data(STDLIB.name)
+    val = Split(whole.val.x[:48], whole.val.y[:48])
+    return Data(classes=whole.classes, train=whole.train, val=val, test=lambda: val, fingerprint="", origin=whole.origin)
+
+
+def double_text_host(seed: int, config: TrainingConfig = EASY, **member: Any) -> Host:
+    """A host of the text in float64."""
+    torch.set_num_threads(1)
+    small = {"width": 8, "heads": 2, "layers": 2, "train_size": 32, "epochs": 12, "batch": 16}
+    return Host(text(), few_texts(), replace(STDLIB.family.standard, **{**small, **member}), seed, config)
+
+
+def double_host(seed: int, config: TrainingConfig = EASY, device: str = "cpu", of: DoubleDigits | None = None, **member: Any) -> Host:
+    """A host of the digits in float64, or of a variant of them."""
     torch.set_num_threads(1)
     standard = replace(DIGITS.family.standard, **{"widths": (2, 4), "kernel": 3, "train_size": 120, "epochs": 12, "batch": 48, **member})
-    return Host(task(), data(device), standard, seed, config)
+    return Host(of or task(), data(device), standard, seed, config)

@@ -67,7 +67,7 @@ class Boost(StraightThrough):
 
 def _rms(x: Tensor, hosts: bool) -> Tensor:
     """Root mean square of a host's features; with `hosts` of each host's by itself, (S, N, ...) to (1, N, 1, ...)."""
-    squares = x.float().square()
+    squares = x.to(torch.promote_types(x.dtype, torch.float32)).square()
     return (squares.mean([0, *range(2, x.dim())], keepdim=True) if hosts else squares.mean()).sqrt()
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from esper.kasmina.stacking.errors import Unstackable
-from esper.kasmina.stacking.rows import Rows
+from esper.kasmina.stacking.rows import Rows, finite
 from esper.kasmina.stacking.rows import stacked as stacked_rows
 from esper.kasmina.stacking.stacked import StackedModule, Streams
 
@@ -20,6 +20,7 @@ TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 """Largest difference, relative to the largest value, by the type of the parameters; 5e-2 for any other."""
 PERTURBATION = 0.1
 """How far the second module's weights are from the first's, as a share of their size."""
+NO_ROWS = "its output has no row for each sample"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Checked:
 
     unused: frozenset[str]
     """Parameters that get no gradient, by name."""
+    batchless: frozenset[str] = frozenset()
+    """Layers that are called with what is the same for all samples, by path."""
 
 
 def check_stackable(module: nn.Module, x: Tensor, kept: Collection[str] = ()) -> Checked:
@@ -58,7 +61,7 @@ def check_stackable(module: nn.Module, x: Tensor, kept: Collection[str] = ()) ->
         if not isinstance(error, Unstackable):
             reason = f"it does not run for several hosts at once: {type(error).__name__}: {reason}"
         raise Unstackable(f"{_where(error)}{reason}") from error
-    return Checked(unused)
+    return Checked(unused, stacked.batchless())
 
 
 def _where(error: BaseException) -> str:
@@ -92,6 +95,8 @@ class _Trial:
             leaves = [each for each in _tensors(self.seen[""]) if each.requires_grad]
             if not leaves:
                 raise Unstackable("its output does not depend on its parameters")
+            if not all(each.dim() for each in leaves):
+                raise Unstackable(NO_ROWS)
             values = [p for p in module.parameters() if p.requires_grad] if values is None else values
             # Weighted, so that a permuted sample or feature shows.
             weights = [torch.linspace(0.5, 1.5, each[0].numel(), device=x.device, dtype=each.dtype).view(each.shape[1:]) for each in leaves]
@@ -120,7 +125,7 @@ def _compare(alone: list[_Trial], together: _Trial, x: Tensor) -> None:
                 raise Unstackable(f"{where} gives other outputs for two hosts than one by one; does it mix the samples of a batch?")
     outputs = [_tensors(each.seen[""]) for each in (*alone, together)]
     if not all(len(each) == len(outputs[0]) and all(len(leaf) for leaf in each) for each in outputs) or len(outputs[2][0]) != len(x):
-        raise Unstackable("its output has no row for each sample")
+        raise Unstackable(NO_ROWS)
 
 
 def _compare_gradients(alone: list[_Trial], together: _Trial, names: list[str]) -> frozenset[str]:
@@ -151,10 +156,13 @@ def _compare_buffers(modules: list[nn.Module], stacked: StackedModule, rows: Row
 
 
 def _like(module: nn.Module, by: float) -> nn.Module:
-    """A copy with its weights moved a little."""
+    """A copy with its weights moved a little. It is finite, even if the module is broken: whether it can be stacked does not depend on
+    that."""
     other = copy.deepcopy(module)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
+        for tensor in (*other.parameters(), *other.buffers()):
+            tensor.copy_(finite(tensor))
         for p in other.parameters():
             if p.is_floating_point() and by:
                 size = (p.std() if p.numel() > 1 else p.abs().mean()).clamp(min=0.1)

@@ -59,7 +59,7 @@ class StackedGrowables:
         self.slots = {id: slot.place for id, slot in like.slots.items()}
         first = next(iter(like.slots.values()))
         self.isolation, self.dtype = first.isolation, first.alpha.dtype
-        self.host = StackedModule(bare_host(like), [place.path for place in self.slots.values()])
+        self.host = StackedModule(bare_host(like), [place.path for place in self.slots.values()], checked.batchless)
         self.rows = Rows(bare_host(like), rows, optimizer, checked.unused)
         self.sums = torch.zeros(1 + len(self.slots), rows, SUMS, device=self.device)
         """What the meters hold: of the hosts, then of their seeds slot by slot."""
@@ -271,7 +271,7 @@ class StackedGrowables:
         name = (key.slot, key.blueprint)
         checked = self._check_seed(key, like)
         if name not in self._modules:
-            self._modules[name] = StackedModule(like)
+            self._modules[name] = StackedModule(like, batchless=checked.batchless)
             self.network.parts.append(self._modules[name].module)
             self.network.parts[-1].train(self.network.training)
         optimizer = next(each for each in self.rows.optimizers if each is not None)

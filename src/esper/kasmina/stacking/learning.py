@@ -175,7 +175,7 @@ class _AdamW(_Rule):
     def make(self) -> None:
         """Have tensors for the rates: what a step leaves of each parameter, and the learning rate of each row with a minus."""
         self.left, self.rate = torch.zeros_like(self.parameters), self.parameters.new_zeros(len(self.steps))
-        self.betas = torch.tensor(self.settings["betas"], device=self.steps.device)[:, None]
+        self.betas = torch.tensor(self.settings["betas"], device=self.steps.device, dtype=torch.float64)[:, None]
 
     def fill(self, rates: Rates) -> None:
         """Take in the rates of an epoch, (rows,) each."""
@@ -186,11 +186,12 @@ class _AdamW(_Rule):
         """Move the parameters; the gradient is used up."""
         (first, second), mean, square = self.settings["betas"], self.states["exp_avg"], self.states["exp_avg_sq"]
         self.steps += 1
-        corrections = 1 - torch.pow(self.betas, self.steps)  # (2, rows)
+        # In double precision: in the first steps 1 - 0.999 is what is left of two numbers near 1.
+        first_left, second_left = 1 - torch.pow(self.betas, self.steps)  # (rows,) each
         mean.lerp_(gradient, 1 - first)
         square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        root = square.sqrt().div_(self.spread(corrections[1].sqrt())).add_(self.settings["eps"])
-        self.parameters.mul_(self.left).addcmul_(mean / root, self.spread(self.rate / corrections[0]))
+        root = square.sqrt().div_(self.spread(second_left.sqrt().to(square.dtype))).add_(self.settings["eps"])
+        self.parameters.mul_(self.left).addcmul_(mean / root, self.spread((self.rate / first_left).to(root.dtype)))
 
 
 _RULES: dict[type[optim.Optimizer], type[_Rule]] = {optim.SGD: _SGD, optim.AdamW: _AdamW}

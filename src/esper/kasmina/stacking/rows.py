@@ -24,7 +24,7 @@ class Rows:
     Learning parameters are one vector, tensor after tensor, each with all its rows: what a layer computes with is in one piece, and an
     optimiser steps all of them at once, together with those of other structures if they share a storage. A module sees its row as its
     own tensors; whoever changes those in place changes the storage. `adopt` takes in whatever was put in their place. A row without a
-    module holds the values of `like`: what runs through it means nothing, and is finite.
+    module holds the values of `like`, as far as they are finite: what runs through it means nothing, and is finite.
 
     like: a module of the structure. optimizer: of the kind that will step them; None if nothing will.
     unused: parameters that never get a gradient, by name. fixed: where to keep what does not learn, (rows, *shape) by name.
@@ -54,13 +54,13 @@ class Rows:
         self.modules: list[nn.Module | None] = [None] * rows
         self.optimizers: list[optim.Optimizer | None] = [None] * rows
         self._tensors: list[dict[str, Tensor]] = [{} for _ in range(rows)]
-        self._empty = [named[name].detach().clone() for name in self.names]
+        self._empty = [finite(named[name].detach()).clone() for name in self.names]
         values = [each.expand(rows, *each.shape).reshape(-1) for each in self._empty]
         like_all = next(iter(named.values()), torch.zeros(0)).detach()
         flat = torch.cat(values) if values else like_all.new_zeros(0)
         self.place(flat, {key: torch.zeros_like(flat) for key in self.kept}, torch.zeros(rows, device=like_all.device))
         others = {**{name: p for name, p in named.items() if name not in self.names}, **dict(like.named_buffers())}
-        self._empty_fixed = {name: each.detach().clone() for name, each in others.items()}
+        self._empty_fixed = {name: finite(each.detach()).clone() for name, each in others.items()}
         self.fixed = dict(fixed) if fixed is not None else {name: each.new_empty(rows, *each.shape) for name, each in others.items()}
         """Everything else, (rows, *shape) by name: buffers, and parameters that do not learn."""
         for name, stacked in self.fixed.items():
@@ -152,9 +152,10 @@ class Rows:
     def adopt(self) -> None:
         """Take in tensors that somebody put in the place of views: after a rollback, or a state that was loaded."""
         steps = [size * self.flat.element_size() for size in self.sizes]
-        learned = [(name, self.learned[name].data_ptr(), step) for name, step in zip(self.names, steps, strict=True)]
+        # A tensor without elements is nowhere.
+        learned = [(name, self.learned[name].data_ptr(), step) for name, step in zip(self.names, steps, strict=True) if step]
         begins = {name: [self._kept[key][name].data_ptr() for key in self.kept] for name in self.names}
-        fixed = [(name, each.data_ptr(), each.stride(0) * each.element_size()) for name, each in self.fixed.items()]
+        fixed = [(name, each.data_ptr(), each.stride(0) * each.element_size()) for name, each in self.fixed.items() if each.numel()]
         for row, _ in self.occupied():
             tensors, optimizer = self._tensors[row], self.optimizers[row]
             for name, begin, step in learned:
@@ -218,6 +219,11 @@ class Rows:
                 assert optimizer is not None
                 for name in self.names:
                     optimizer.state[self._tensors[row][name]]["step"] += taken
+
+
+def finite(tensor: Tensor) -> Tensor:
+    """The tensor with 0 in the place of whatever is not finite."""
+    return tensor.nan_to_num(0.0, 0.0, 0.0) if tensor.is_floating_point() else tensor
 
 
 def stacked(modules: Sequence[nn.Module]) -> Rows:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
+from esper.kasmina.norms import Norm, tracked_norms
 from esper.kasmina.stacking.errors import Unstackable
 from esper.kasmina.stacking.rules import Rule, rule_for
 
@@ -78,10 +80,13 @@ class Frame:
 class StackedModule:
     """A module for N hosts: `bind` gives it their tensors, `module` is called with their batches, (S * N, ...).
 
-    kept: paths of modules that must stay reachable, because something hangs on them; they are never inside of what runs through vmap.
+    kept: paths of modules that must stay reachable, because something hangs on them; they are never inside of what runs through vmap, and
+    neither are batch norms, whose statistics are made anew for measurements.
+    batchless: paths of layers that are called with what is the same for all samples, positions for instance; None to find out in the
+    first batch, which must then not have as many rows as there are positions.
     """
 
-    def __init__(self, module: nn.Module, kept: Collection[str] = ()) -> None:
+    def __init__(self, module: nn.Module, kept: Collection[str] = (), batchless: Collection[str] | None = None) -> None:
         self.frame = Frame()
         self.module = copy.deepcopy(module)
         self.kept = frozenset(kept)
@@ -94,6 +99,7 @@ class StackedModule:
         self._values: Mapping[str, Tensor] = {}
         self.paths: dict[nn.Module, str] = {}
         """Of each layer that computes by a rule."""
+        self._known = None if batchless is None else frozenset(batchless)
         self._without_batch: dict[nn.Module, bool] = {}
         """Of each layer that has run: whether it is called with what is the same for all samples."""
         names = {id(p): name for name, p in self.module.named_parameters()}
@@ -119,6 +125,10 @@ class StackedModule:
                 value = value.squeeze(1)  # made with a batch of one, to be expanded: (N, 1, ...)
             owner.__dict__[attribute] = value.expand(frame.samples, *value.shape).flatten(0, 1)
 
+    def batchless(self) -> frozenset[str]:
+        """Paths of the layers that were called with what is the same for all samples."""
+        return frozenset(self.paths[module] for module, found in self._without_batch.items() if found)
+
     # Taking the module apart
 
     def _visit(self, module: nn.Module, path: str, names: Mapping[int, str]) -> None:
@@ -128,13 +138,17 @@ class StackedModule:
         own = [*module._parameters.values(), *module._buffers.values()]
         holds = any(each is not None for each in own)
         parametrized = parametrize.is_parametrized(module)
+        norms = tracked_norms(module)
         if isinstance(module, DROPOUT):
             self._patch(module, _dropout, path)
         elif rule is not None and not parametrized:
             self._take(module, names)
             self._patch(module, rule, path)
             self._visit_children(module, path, names)
-        elif (holds or parametrized) and not inside:
+        elif isinstance(module, Norm) and norms:
+            reason = "its running statistics could not be made anew, because it computes in a way of its own"
+            raise Unstackable(f"module {path!r} ({type(module).__name__}): {reason}")
+        elif (holds or parametrized) and not inside and not norms:
             self._vmapped(module, path, names)
         else:
             self._spread_own(module, path, names)
@@ -170,9 +184,10 @@ class StackedModule:
         frame = self.frame
         if rule is _dropout:
             return _dropout(module, frame, *args)
-        # As it was in the very first batch: a later one may have as many rows as there are positions, say.
+        # Known beforehand, or as it was in the very first batch: another may have as many rows as there are positions, say.
         if module not in self._without_batch:
-            self._without_batch[module] = not frame.holds_rows(args)
+            found = not frame.holds_rows((args, kwargs)) if self._known is None else self.paths[module] in self._known
+            self._without_batch[module] = found
         if self._without_batch[module]:
             return self._batchless(module, rule, args, kwargs)
         if len(args) == 1 and not kwargs and isinstance(args[0], Tensor):  # as nearly always
@@ -200,14 +215,29 @@ class StackedModule:
             for each, like in pairs:
                 each.training = like.training
 
-            def alone(values: dict[str, Tensor], args: Any, kwargs: Any) -> Any:
-                return torch.func.functional_call(plain, values, args, kwargs)
+            leaves: list[Any] = []
+            spec: pytree.TreeSpec | None = None
+
+            def alone(values: dict[str, Tensor], args: Any, kwargs: Any) -> list[Tensor]:
+                nonlocal leaves, spec
+                leaves, spec = pytree.tree_flatten(torch.func.functional_call(plain, values, args, kwargs))
+                return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
             shape = (self.frame.samples, self.frame.hosts)
             dims = pytree.tree_map(lambda each: 1 if isinstance(each, Tensor) and each.shape[:2] == shape else None, (args, kwargs))
-            return torch.vmap(alone, in_dims=(0, *dims), out_dims=1)(values, args, kwargs)
+            tensors = iter(vmapped(alone, (0, *dims), 1, values, args, kwargs))
+            assert spec is not None
+            # Whatever is no tensor, None in the place of attention weights for instance, is the same for all hosts.
+            return pytree.tree_unflatten([next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec)
 
         self._patch(module, rule, path)
+
+
+def vmapped(function: Callable[..., Any], in_dims: Any, out_dims: int, *args: Any) -> Any:
+    """`torch.vmap`, without its advice to its own developers on operations that it does one by one."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented the batching rule")
+        return torch.vmap(function, in_dims=in_dims, out_dims=out_dims)(*args)
 
 
 def draws_at_random(module: nn.Module) -> bool:

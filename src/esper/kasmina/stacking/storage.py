@@ -65,7 +65,7 @@ class Storage:
         """(elements,)."""
         self.states = {key: torch.cat([part.states[key] for part in self.parts]) for key in first.kept}
         """The optimisers' figures by name, (elements,) each."""
-        self.steps = torch.zeros(sum(rows), device=self.flat.device)
+        self.steps = torch.zeros(sum(rows), device=self.flat.device, dtype=torch.float64)
         """(rows,): how often each was stepped, once its part has read that."""
         pieces = {key: state.split(sizes) for key, state in self.states.items()}
         for at, (part, flat, steps) in enumerate(zip(self.parts, self.flat.split(sizes), self.steps.split(rows), strict=True)):

@@ -133,6 +133,8 @@ class FleetEngine:
                 by_fleet.setdefault(fleet, []).append(host)
             else:
                 scores[host] = host.score(split(host))
+        for fleet in [each for each in by_fleet if not self._synced(fleet_key(by_fleet[each][0]), each)]:
+            scores.update({host: host.score(split(host)) for host in by_fleet.pop(fleet)})
         measured = []
         for fleet, mine in by_fleet.items():
             with fleet.on_stream():
@@ -157,13 +159,19 @@ class FleetEngine:
         for key, fleet in chosen.items():
             fleet.update(by_key[key])
             self._fleets[key] = [fleet, *(each for each in self._fleets.get(key, ()) if each is not fleet)][:FLEETS_KEPT]
-            try:
-                fleet.stack.sync()
-            except UnstackableSeed as error:
-                self._refused.add((key, error.slot, error.blueprint))
-                self.notes.append(f"hosts of task {fleet.task.name!r} are trained one by one while they hold {error}")
+            if not self._synced(key, fleet):
                 return self._formed(hosts)
         return list(chosen.values())
+
+    def _synced(self, key: Hashable, fleet: Fleet) -> bool:
+        """Let a fleet take in what has grown in its hosts. False if it found a seed that cannot be stacked, which is noted."""
+        try:
+            fleet.stack.sync()
+        except UnstackableSeed as error:
+            self._refused.add((key, error.slot, error.blueprint))
+            self.notes.append(f"hosts of task {fleet.task.name!r} are trained one by one while they hold {error}")
+            return False
+        return True
 
     def _fleet_for(self, key: Hashable, hosts: Sequence[Host]) -> Fleet:
         """A fleet with room for these hosts and not too much of it: one that there is, or else a new one."""

@@ -24,8 +24,8 @@ from esper.kasmina.stacking.growables import StackedGrowables, bare_host
 from esper.kasmina.stacking.learning import Learner, Rates
 from esper.kasmina.stacking.room import Room, spare
 from esper.kasmina.stacking.rows import Rows, sent
-from esper.kasmina.stacking.stacked import StackedModule, Streams, draws_at_random
-from esper.kasmina.stacking.views import View
+from esper.kasmina.stacking.stacked import StackedModule, Streams, draws_at_random, vmapped
+from esper.kasmina.stacking.views import Role, View
 from esper.leyline.errors import DeviceError
 from esper.leyline.stages import Stage
 from esper.tolaria.data import Split, stream_seed
@@ -106,7 +106,7 @@ def _try_step(host: Host, checked: Checked) -> None:
 
 def _losses(task: Task, logits: Tensor, y: Tensor, hosts: int) -> Tensor:
     """The loss of each host, (hosts,), from logits and targets of all, samples first."""
-    losses: Tensor = torch.vmap(task.loss, in_dims=1)(logits.unflatten(0, (-1, hosts)), y.unflatten(0, (-1, hosts)))
+    losses: Tensor = vmapped(task.loss, 1, 0, logits.unflatten(0, (-1, hosts)), y.unflatten(0, (-1, hosts)))
     return losses
 
 
@@ -311,15 +311,14 @@ class Fleet:
         return Pending(plans, self.sums, measured, self.stack.figures())
 
     def score(self, hosts: Sequence[Host], split: Split) -> Measured:
-        """What `Host.score` gives, for several hosts of the fleet. Waits for no device."""
-        self.stack.sync()
+        """What `Host.score` gives, for several hosts of the fleet. Waits for no device. `stack.sync` has been called."""
         wanted = [[frozenset(host.model.at(Stage.FOSSILIZED))] for host in hosts]
         return self.measure([self.row_of[host] for host in hosts], wanted, split, hosts[0].harvest_samples, "fp32")
 
     def train(self, plans: Mapping[int, EpochPlan]) -> None:
         """All batches of the epoch; `sums` gets loss and targets predicted, summed over the samples."""
         stack = self.stack
-        learning = [stack.rows, *(seeds.rows for seeds in stack.seeds.values())]
+        learning = [stack.rows, *(seeds.rows for key, seeds in stack.seeds.items() if key.role is not Role.IDLE)]
         for rows in learning:
             rows.begin_steps()
         self._fill_rates(plans)
@@ -386,7 +385,8 @@ class Fleet:
         for row, plan in plans.items():
             host = self.hosts[row]
             assert host is not None
-            columns[:, row] = torch.tensor([host.member.rate_at(plan.epoch), host.member.weight_decay, host.member.momentum])
+            rates = [host.member.rate_at(plan.epoch), host.member.weight_decay, host.member.momentum]
+            columns[:, row] = torch.tensor(rates, dtype=columns.dtype)
         self._figures.copy_(sent(columns, self.device))
 
     # Measurements

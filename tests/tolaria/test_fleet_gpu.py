@@ -1,0 +1,97 @@
+"""Fleets on a GPU, where steps and measurements are captured and replayed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from esper.leyline.reports import Isolation
+from esper.tolaria.training.engine import FleetEngine, SerialEngine
+from esper.tolaria.training.fleet import Captured
+from tests.tolaria.doubles import variant
+from tests.tolaria.fleets import GROWTH, LEARNED, DroppingDigits, Step, after, check_alike, close, growing, learned, records
+from tests.tolaria.small import EASY, bits, facts
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+
+LONG = [[*plan, Step(), Step(), Step(1, 1), Step()] for plan in GROWTH]
+"""Epochs in which nothing changes are there too, so that measurements are captured and replayed."""
+ADAM = {"optimizer": "adamw", "learning_rate": 0.01}
+
+
+def captured(engine: FleetEngine) -> list[Captured]:
+    """All work that was done more than once."""
+    fleets = [fleet for kept in engine._fleets.values() for fleet in kept]
+    steps = [step.work for fleet in fleets for step in fleet._steps.values()]
+    measurements = [measurement for fleet in fleets for measurement in fleet._measurements.values()]
+    passes = [each.work for measurement in measurements for each in measurement.passes.values()]
+    return [work for work in (*steps, *passes, *(each.prepare for each in measurements)) if work.graph is not None]
+
+
+@pytest.mark.parametrize("isolation", get_args(Isolation))
+@pytest.mark.parametrize("member", [{}, ADAM], ids=["sgd", "adamw"])
+def test_a_fleet_gives_what_its_hosts_give_one_by_one(isolation: Isolation, member: dict[str, object]) -> None:
+    config = replace(EASY, isolation=isolation)
+    engine = check_alike(lambda: growing(config, "cuda", **member), LONG, None)
+    assert engine.notes == []
+    assert captured(engine)
+
+
+def test_hosts_break_and_are_rolled_back_as_alone_and_the_others_go_on() -> None:
+    harmed = [LONG[0], [replace(step, harm={1: "seed", 4: "host"}.get(at, "")) for at, step in enumerate(LONG[1])], LONG[2]]
+    engine = check_alike(lambda: growing(EASY, "cuda"), harmed, None)
+    assert captured(engine)
+
+
+def test_hosts_with_dropout_drop_what_they_drop_alone() -> None:
+    dropping = variant(DroppingDigits, "dropping")
+    engine = check_alike(lambda: growing(EASY, "cuda", of=dropping), GROWTH, None)
+    assert engine.notes == []
+
+
+def test_the_same_fleet_twice_gives_the_same_numbers() -> None:
+    runs = []
+    for _ in range(2):
+        hosts = growing(EASY, "cuda")
+        reports = after(FleetEngine(), hosts, LONG)
+        runs.append(([[facts(each) for each in mine] for mine in reports], bits([on_cpu(learned(host)) for host in hosts])))
+    assert runs[0] == runs[1]
+
+
+def test_a_fleet_on_a_gpu_gives_what_hosts_on_a_cpu_give() -> None:
+    there, here = growing(EASY, "cuda"), growing(EASY, "cpu")
+    after(FleetEngine(), there, GROWTH)
+    after(SerialEngine(), here, GROWTH)
+    for host, other in zip(there, here, strict=True):
+        close(on_cpu(learned(host)), learned(other), LEARNED)
+        close(records(host), records(other))
+
+
+@pytest.mark.parametrize("member", [{}, ADAM], ids=["sgd", "adamw"])
+def test_what_is_saved_on_a_gpu_goes_on_on_a_cpu(member: dict[str, object]) -> None:
+    straight, saved, fresh = growing(EASY, "cuda", **member), growing(EASY, "cuda", **member), growing(EASY, "cpu", **member)
+    after(FleetEngine(), straight, GROWTH)
+    after(FleetEngine(), saved, part(0, 3))
+    for host, before in zip(fresh, saved, strict=True):
+        host.load_state(on_cpu(copy.deepcopy(before.state())))
+    after(SerialEngine(), fresh, part(3, 5))
+    for host, other in zip(straight, fresh, strict=True):
+        close(on_cpu(learned(host)), learned(other), LEARNED)
+
+
+def part(begin: int, end: int) -> Sequence[Sequence[Step]]:
+    """Some epochs of the growth."""
+    return [plan[begin:end] for plan in GROWTH]
+
+
+def on_cpu(tree: object) -> dict[str, object]:
+    """The same with its tensors on the CPU."""
+    moved: dict[str, object] = pytree.tree_map_only(Tensor, lambda each: each.cpu(), tree)
+    return moved
