@@ -18,14 +18,16 @@ import torch
 from torch import Tensor, nn, optim
 
 from esper.kasmina.blueprints import names
+from esper.kasmina.gradients import SUMS
 from esper.kasmina.growable import Growable
 from esper.kasmina.norms import Norm, tracked_norms
 from esper.kasmina.slot import FIGURES, Form
 from esper.kasmina.stacking.check import Checked, check_stackable
 from esper.kasmina.stacking.errors import Unstackable, UnstackableSeed
 from esper.kasmina.stacking.room import AHEAD_SEEDS, Room, spare
-from esper.kasmina.stacking.rows import Rows
+from esper.kasmina.stacking.rows import Rows, sent
 from esper.kasmina.stacking.stacked import StackedModule
+from esper.kasmina.stacking.storage import Storage
 from esper.kasmina.stacking.views import Configuration, Needs, Part, Role, SeedKey, Seeds, View, needs_of, parts_of
 from esper.leyline.actions import Style
 from esper.leyline.stages import BLENDED, OCCUPIED, Stage
@@ -59,10 +61,14 @@ class StackedGrowables:
         self.isolation, self.dtype = first.isolation, first.alpha.dtype
         self.host = StackedModule(bare_host(like), [place.path for place in self.slots.values()], checked.batchless)
         self.rows = Rows(bare_host(like), rows, optimizer, checked.unused)
-        self.meters = Rows(like.host_meter, rows)
-        self.slot_meters = {id: Rows(like.host_meter, rows) for id in like.slots}
+        self.sums = torch.zeros(1 + len(self.slots), rows, SUMS, device=self.device)
+        """What the meters hold: of the hosts, then of their seeds slot by slot."""
+        self.meters, *meters = [Rows(like.host_meter, rows, fixed={"sums": each}) for each in self.sums]
+        self.slot_meters = dict(zip(self.slots, meters, strict=True))
         self.models: list[Growable | None] = [None] * rows
         self.seeds: dict[SeedKey, Seeds] = {}
+        self.storage: Storage | None = None
+        """Of all that learns, once it is known what does."""
         self._seeds_checked = {} if seeds_checked is None else seeds_checked
         self._modules: dict[tuple[str, str], StackedModule] = {}
         self._view: View | None = None
@@ -121,6 +127,10 @@ class StackedGrowables:
         for key, modules in wanted.items():
             self._take_in(key, modules)
         self.seeds = {key: seeds for key, seeds in self.seeds.items() if len(seeds.rows)}
+        # What learns comes first, then what learns in a pass of its own, if that is run.
+        parts = [self.rows, *(seeds.rows for role in Role for key, seeds in self.seeds.items() if key.role is role)]
+        if self.storage is None or not self.storage.holds(parts):
+            self.storage = Storage(parts)
 
     def _make_room(self) -> None:
         """Have storage for a share of the hosts for each blueprint that can grow, and for gates."""
@@ -169,20 +179,25 @@ class StackedGrowables:
 
     def figures(self) -> Tensor:
         """What `Growable.figures` gives for each model, a row each. Waits for no device."""
-        parts = [self.meters.fixed["sums"]]
-        for id, meters in self.slot_meters.items():
-            finite = torch.ones(len(self.rows), device=self.device)
-            for key, seeds in self.seeds.items():
-                if key.slot == id and seeds.row_of:
-                    # A seed and its gate are finite together.
-                    hosts, rows = torch.tensor([list(seeds.row_of), list(seeds.row_of.values())], device=self.device)
-                    finite[hosts] = finite[hosts] * seeds.rows.flat.isfinite().all(1)[rows]
-            for row, model in enumerate(self.models):
-                if model is not None and model.slots[id].state.stage is Stage.GERMINATED:
-                    finite[row] = model.slots[id].figures()[-1]
-            parts += [meters.fixed["sums"], finite[:, None]]
-        figures = torch.cat(parts, 1)
-        assert figures.shape[1] == self.meters.fixed["sums"].shape[1] + FIGURES * len(self.slots)
+        assert self.storage is not None
+        slots, first_rows = list(self.slots), dict(zip(map(id, self.storage.parts), self.storage.segments.first_row, strict=False))
+        found = [
+            (slots.index(key.slot), host, first_rows[id(seeds.rows)] + row)
+            for key, seeds in self.seeds.items()
+            for host, row in seeds.row_of.items()
+        ]
+        finite = torch.ones(len(self.slots), len(self.rows), 1, device=self.device)
+        if found:
+            # A seed and its gate are finite together.
+            at, hosts, rows = sent(torch.tensor(found), self.device).unbind(1)
+            broken = torch.zeros_like(finite).index_put_((at, hosts), (~self.storage.finite()[rows, None]).float(), accumulate=True)
+            finite = (broken == 0).float()
+        for row, model in enumerate(self.models):
+            for number, slot in enumerate(model.slots.values() if model is not None else ()):
+                if slot.state.stage is Stage.GERMINATED:
+                    finite[number, row] = slot.figures()[-1]
+        figures = torch.cat([self.sums[0], *(each for pair in zip(self.sums[1:], finite, strict=True) for each in pair)], 1)
+        assert figures.shape[1] == SUMS + FIGURES * len(self.slots)
         return figures
 
     # Views: which rows run, in which form
@@ -260,7 +275,10 @@ class StackedGrowables:
             self.network.parts.append(self._modules[name].module)
             self.network.parts[-1].train(self.network.training)
         optimizer = next(each for each in self.rows.optimizers if each is not None)
-        return Seeds(self._modules[name], Rows(like, rows, optimizer, checked.unused))
+        stacked = Rows(like, rows, optimizer, checked.unused)
+        if stacked.parameters and stacked.flat.dtype is not self.rows.flat.dtype:
+            raise UnstackableSeed(key.slot, key.blueprint, "its parameters are of another type than its host's")
+        return Seeds(self._modules[name], stacked)
 
     def _check_seed(self, key: SeedKey, module: nn.Module) -> Checked:
         place = self.slots[key.slot]

@@ -1,126 +1,197 @@
-"""One step of many hosts: gradients measured and clipped for each host and each seed apart, then every row moved by its own optimiser."""
+"""One step of many hosts: gradients measured and clipped for each host and each seed apart, then every row moved by its own optimiser.
+
+The number of operations does not depend on what there is to learn: all of it is in one vector, and which of its numbers belong to which
+host is written in tensors.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, optim
 
 from esper.kasmina.gradients import step_sums
 from esper.kasmina.stacking.growables import StackedGrowables
-from esper.kasmina.stacking.rows import Rows
-from esper.kasmina.stacking.views import Learning
+from esper.kasmina.stacking.storage import Segments
+from esper.kasmina.stacking.views import Learning, Packed
 
 
 @dataclass(slots=True, eq=False)
 class Rates:
-    """What the optimiser of each host goes by, (hosts, 1) each; 0 for rows without a host."""
+    """What the optimiser of each host goes by, (hosts,) each; 0 for rows without a host."""
 
     learning_rate: Tensor
     weight_decay: Tensor
     momentum: Tensor
 
     def of(self, hosts: Tensor) -> Rates:
-        """Those of some hosts."""
+        """Those of some hosts, int64 (n,)."""
         return Rates(*(each.index_select(0, hosts) for each in (self.learning_rate, self.weight_decay, self.momentum)))
-
-
-class _Meter:
-    """Measures the gradients of the hosts, or of their seeds at one slot: a table of norms with a column for each host."""
-
-    def __init__(self, sums: Tensor, parts: Sequence[Learning]) -> None:
-        self.sums, self.parts = sums, list(parts)
-        tensors = max(part.rows.parameters for part in parts if not part.gate)
-        self.first = [tensors if part.gate else 0 for part in parts]
-        height = tensors + max((part.rows.parameters for part in parts if part.gate), default=0)
-        self.present = torch.zeros(height, len(sums), dtype=torch.bool, device=sums.device)
-        self.active = torch.zeros(len(sums), dtype=torch.bool, device=sums.device)
-
-    def fill(self) -> None:
-        """Note who has gradients, once the parts say which hosts theirs belong to."""
-        self.present.zero_()
-        for first, part in zip(self.first, self.parts, strict=True):
-            self.present[first : first + part.rows.parameters].index_fill_(1, part.hosts, True)
-        self.active.copy_(self.present.any(0))
-
-    def add(self, norms: Sequence[Tensor]) -> Tensor:
-        """Add a step to the meters; returns the norm of each host's gradient, or of its seed's, (hosts,).
-
-        norms: of each part's gradients, (tensors, rows).
-        """
-        table = torch.zeros(self.present.shape, device=self.sums.device)
-        for first, part, each in zip(self.first, self.parts, norms, strict=True):
-            table[first : first + len(each)].index_copy_(1, part.hosts, each)
-        total, step, peak = step_sums(table, self.present)
-        self.sums[:, :5].add_(torch.where(self.active, step, 0.0).T)
-        self.sums[:, 5].clamp_(min=torch.where(self.active, peak, 0.0))
-        return total
 
 
 class Learner:
     """Takes the steps of many hosts. No operation waits for the device, and every tensor that changes keeps its place.
 
-    learning: what learns, of the hosts and of their seeds. clip: largest norm of a gradient, of a host and of each seed apart.
+    A unit is what is measured and clipped by itself: a host, or its seed at one slot together with its gate.
+
+    learning: what learns, of the hosts and of their seeds: all parts of the stack's storage up to some part, in any order.
+    clip: largest norm of a unit's gradient.
     """
 
     def __init__(self, stack: StackedGrowables, learning: Sequence[Learning], rates: Rates, clip: float) -> None:
-        self.learning, self.rates, self.clip = list(learning), rates, clip
-        by_slot: dict[str | None, list[Learning]] = {}
-        for part in self.learning:
-            by_slot.setdefault(part.slot, []).append(part)
-        meters = {slot: stack.meters if slot is None else stack.slot_meters[slot] for slot in by_slot}
-        self.meters = {slot: _Meter(meters[slot].fixed["sums"], parts) for slot, parts in by_slot.items()}
+        storage = stack.storage
+        assert storage is not None
+        at = {id(part): number for number, part in enumerate(storage.parts)}
+        self.order = sorted(range(len(learning)), key=lambda part: at[id(learning[part].rows)])
+        self.learning = [learning[part] for part in self.order]
+        assert [at[id(part.rows)] for part in self.learning] == list(range(len(learning))), "some part before another does not learn"
+        self.rates, self.clip = rates, clip
+        self.segments = segments = Segments([part.rows for part in self.learning], stack.device)
+        rows, elements = segments.first_row[-1], segments.elements
+        self.row_of = segments.row_of_elements()
+        levels: list[str | None] = [None, *stack.slots]
+        self.levels = [levels.index(part.slot) for part in self.learning]
+        self.first = self._first_tensors()
+        height = max(first + part.rows.parameters for first, part in zip(self.first, self.learning, strict=True))
+        self.sums = stack.sums.flatten(0, 1)
+        """(units, figures of a meter): hosts, then seeds slot by slot."""
+        self.shape = (height, len(self.sums))
+        self._ints, self._bools = Packed(torch.int64, stack.device), Packed(torch.bool, stack.device)
+        for size in (height * len(self.sums), rows, rows):
+            self._ints.add(size)
+        self._bools.add(height * len(self.sums))
+        self.cells, self.unit_of, self.host_of = self._ints.make()
+        """Of each cell of the table of norms its segment, and of each row its unit and its host."""
+        self.present = self._bools.make()[0].view(self.shape)
+        """bool (tensors, units): which cells belong to a tensor."""
+        self.active = torch.zeros(len(self.sums), 1, device=stack.device)
+        """1 for units that are there."""
+        self.norms = torch.zeros(len(segments) + 1, device=stack.device)
+        """Of each segment, and 0 for tensors that are not there or never learn."""
+        rule, kept = _RULES[storage.parts[0].kind], {key: state[:elements] for key, state in storage.states.items()}
+        self.optimizer = rule(storage.flat[:elements], kept, storage.steps[:rows], self.row_of, storage.parts[0].settings)
+
+    def _first_tensors(self) -> list[int]:
+        """Where in its unit's column of the table a part's norms begin: gates come below the largest of the slot's seeds."""
+        tallest: dict[int, int] = {}
+        for level, part in zip(self.levels, self.learning, strict=True):
+            if not part.gate:
+                tallest[level] = max(part.rows.parameters, tallest.get(level, 0))
+        return [tallest[level] if part.gate else 0 for level, part in zip(self.levels, self.learning, strict=True)]
 
     def fill(self) -> None:
-        """Take in which hosts take part, before the first step of an epoch."""
-        for meter in self.meters.values():
-            meter.fill()
+        """Take in which hosts take part, and their rates, before the first step of an epoch."""
+        cells, unit_of, host_of = self._ints.staged
+        table, present = cells.reshape(self.shape), self._bools.staged[0].reshape(self.shape)
+        table.fill(len(self.segments))
+        present.fill(False)
+        hosts = len(self.rates.learning_rate)
+        for at, (level, first, part) in enumerate(zip(self.levels, self.first, self.learning, strict=True)):
+            tensors, mine = len(part.rows.names), slice(*self.segments.first_row[at : at + 2])
+            host_of[mine] = part.hosts
+            unit_of[mine] = units = host_of[mine] + level * hosts
+            numbers = np.arange(*self.segments.first_segment[at : at + 2]).reshape(tensors, len(part.rows))
+            table[first : first + tensors, units] = numbers
+            present[first : first + part.rows.parameters, units] = True
+        self._ints.write()
+        self._bools.write()
+        self.active.copy_(self.present.any(0)[:, None])
+        self.optimizer.fill(self.rates.of(self.host_of))
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Sequence[Tensor]]) -> None:
         """Measure, clip and step. gradients: for each part of `learning`, those of its rows' tensors, in order."""
-        norms = [torch.stack([_norms(each) for each in grads]) for grads in gradients]  # (tensors, rows) each
-        scales: dict[str | None, Tensor] = {}
-        for slot, meter in self.meters.items():
-            total = meter.add([norm for part, norm in zip(self.learning, norms, strict=True) if part.slot == slot])
-            scales[slot] = (self.clip / (total + 1e-6)).clamp(max=1.0)
-        for part, grads in zip(self.learning, gradients, strict=True):
-            gradient = torch.cat([each.reshape(len(each), -1) for each in grads], 1)
-            gradient *= scales[part.slot].index_select(0, part.hosts)[:, None]
-            _STEPS[part.rows.kind](part.rows, gradient, self.rates.of(part.hosts))
+        gradient = torch.cat([each.reshape(-1) for each in chain.from_iterable(gradients[part] for part in self.order)])
+        wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+        torch.sqrt(self.segments.sums(wide.square()), out=self.norms[:-1])
+        total, step, peak = step_sums(self.norms.index_select(0, self.cells).view(self.shape), self.present)
+        self.sums[:, :5].addcmul_(step.T, self.active)
+        self.sums[:, 5].clamp_(min=peak)
+        scale = (self.clip / (total + 1e-6)).clamp(max=1.0).index_select(0, self.unit_of)
+        gradient *= scale.index_select(0, self.row_of)
+        self.optimizer.step(gradient)
 
 
-def _sgd(rows: Rows, gradient: Tensor, rates: Rates) -> None:
+class _Rule(ABC):
+    """How an optimiser steps a vector of parameters that belong to rows, each with rates of its own.
+
+    states: what it keeps, of the same shape. steps: (rows,), how often each was stepped. row_of: of each parameter its row.
+    settings: of the optimiser, alike for all hosts.
+    """
+
+    def __init__(self, parameters: Tensor, states: dict[str, Tensor], steps: Tensor, row_of: Tensor, settings: dict[str, Any]) -> None:
+        self.parameters, self.states, self.steps, self.row_of, self.settings = parameters, states, steps, row_of, settings
+        self.make()
+
+    @abstractmethod
+    def make(self) -> None:
+        """Have tensors for the rates."""
+
+    @abstractmethod
+    def fill(self, rates: Rates) -> None:
+        """Take in the rates of an epoch, (rows,) each."""
+
+    @abstractmethod
+    def step(self, gradient: Tensor) -> None:
+        """Move the parameters; the gradient is used up."""
+
+    def spread(self, figures: Tensor) -> Tensor:
+        """Figures of rows, (rows,), as those of their parameters."""
+        return figures.index_select(0, self.row_of)
+
+
+class _SGD(_Rule):
     """SGD with Nesterov's momentum, as torch.optim.SGD has it."""
-    parameters = rows.flat
-    gradient = gradient.addcmul_(parameters, rates.weight_decay)
-    if rows.kept:
-        momentum = rows.states["momentum_buffer"]
-        momentum.mul_(rates.momentum).add_(gradient)
-        gradient = gradient.addcmul_(momentum, rates.momentum)
-    parameters.addcmul_(gradient, -rates.learning_rate)
+
+    def make(self) -> None:
+        """Have tensors for the rates: of each parameter weight decay, momentum, and learning rate with a minus."""
+        self.factors = self.parameters.new_zeros(3, len(self.parameters))
+
+    def fill(self, rates: Rates) -> None:
+        """Take in the rates of an epoch, (rows,) each."""
+        for into, each in zip(self.factors, (rates.weight_decay, rates.momentum, -rates.learning_rate), strict=True):
+            into.copy_(self.spread(each))
+
+    def step(self, gradient: Tensor) -> None:
+        """Move the parameters; the gradient is used up."""
+        decay, momentum, rate = self.factors
+        gradient.addcmul_(self.parameters, decay)
+        if self.states:
+            buffer = self.states["momentum_buffer"]
+            buffer.mul_(momentum).add_(gradient)
+            gradient.addcmul_(buffer, momentum)
+        self.parameters.addcmul_(gradient, rate)
 
 
-def _adamw(rows: Rows, gradient: Tensor, rates: Rates) -> None:
+class _AdamW(_Rule):
     """AdamW, as torch.optim.AdamW has it."""
-    (first, second), epsilon = rows.settings["betas"], rows.settings["eps"]
-    parameters, mean, square, steps = rows.flat, rows.states["exp_avg"], rows.states["exp_avg_sq"], rows.steps
-    steps += 1
-    parameters.mul_(1 - rates.learning_rate * rates.weight_decay)
-    mean.lerp_(gradient, 1 - first)
-    square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-    # In double precision: in the first steps 1 - 0.999 is what is left of two numbers near 1.
-    size = (rates.learning_rate / (1 - torch.pow(first, steps))).to(parameters.dtype)
-    root = (1 - torch.pow(second, steps)).sqrt().to(parameters.dtype)
-    parameters.addcmul_(mean / (square.sqrt() / root + epsilon), -size)
+
+    def make(self) -> None:
+        """Have tensors for the rates: what a step leaves of each parameter, and the learning rate of each row with a minus."""
+        self.left, self.rate = torch.zeros_like(self.parameters), self.parameters.new_zeros(len(self.steps))
+        self.betas = torch.tensor(self.settings["betas"], device=self.steps.device, dtype=torch.float64)[:, None]
+
+    def fill(self, rates: Rates) -> None:
+        """Take in the rates of an epoch, (rows,) each."""
+        self.rate.copy_(-rates.learning_rate)
+        self.left.copy_(self.spread(1 - rates.learning_rate * rates.weight_decay))
+
+    def step(self, gradient: Tensor) -> None:
+        """Move the parameters; the gradient is used up."""
+        (first, second), mean, square = self.settings["betas"], self.states["exp_avg"], self.states["exp_avg_sq"]
+        self.steps += 1
+        # In double precision: in the first steps 1 - 0.999 is what is left of two numbers near 1.
+        first_left, second_left = 1 - torch.pow(self.betas, self.steps)  # (rows,) each
+        mean.lerp_(gradient, 1 - first)
+        square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        root = square.sqrt().div_(self.spread(second_left.sqrt().to(square.dtype))).add_(self.settings["eps"])
+        self.parameters.mul_(self.left).addcmul_(mean / root, self.spread((self.rate / first_left).to(root.dtype)))
 
 
-_STEPS = {optim.SGD: _sgd, optim.AdamW: _adamw}
-
-
-def _norms(gradient: Tensor) -> Tensor:
-    """Norm of the gradient of each row, (rows,), in float32."""
-    flat = gradient.reshape(len(gradient), -1)
-    return torch.linalg.vector_norm(flat, dim=1, dtype=torch.promote_types(flat.dtype, torch.float32)).float()
+_RULES: dict[type[optim.Optimizer], type[_Rule]] = {optim.SGD: _SGD, optim.AdamW: _AdamW}

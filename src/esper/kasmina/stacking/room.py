@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-AHEAD_SEEDS, AHEAD_KINDS = 5, 4
-"""Shares of the hosts, a fifth and a quarter, for which room is made ahead: with seeds of one blueprint at a slot, of one kind there."""
+AHEAD_SEEDS, AHEAD_KINDS = 3, 2
+"""Shares of the hosts, a third and a half, for which room is made ahead: with seeds of one blueprint at a slot, of one kind there."""
 
 Room = Callable[[int, int], int]
 """How many rows to have for so many that are needed, and so many that there are."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn, optim
@@ -13,19 +13,31 @@ STATES: dict[type[optim.Optimizer], tuple[str, ...]] = {optim.SGD: ("momentum_bu
 """What each optimiser keeps of a parameter, besides its count of steps."""
 
 
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on a device, for which nobody waits: from memory that may be written to again at once."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.clone()
+
+
 class Rows:
     """Modules of one structure with their tensors in one storage, together with what their optimisers keep.
 
-    Learning parameters are one matrix, a row for each module: an optimiser steps all of them at once, and some rows can be taken out in
-    one go. A module sees its row as its own tensors; whoever changes those in place changes the storage. `adopt` takes in whatever was
-    put in their place. A row without a module holds the values of `like`, as far as they are finite: what runs through it means nothing,
-    and is finite.
+    Learning parameters are one vector, tensor after tensor, each with all its rows: what a layer computes with is in one piece, and an
+    optimiser steps all of them at once, together with those of other structures if they share a storage. A module sees its row as its
+    own tensors; whoever changes those in place changes the storage. `adopt` takes in whatever was put in their place. A row without a
+    module holds the values of `like`, as far as they are finite: what runs through it means nothing, and is finite.
 
     like: a module of the structure. optimizer: of the kind that will step them; None if nothing will.
-    unused: parameters that never get a gradient, by name.
+    unused: parameters that never get a gradient, by name. fixed: where to keep what does not learn, (rows, *shape) by name.
     """
 
-    def __init__(self, like: nn.Module, rows: int, optimizer: optim.Optimizer | None = None, unused: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        like: nn.Module,
+        rows: int,
+        optimizer: optim.Optimizer | None = None,
+        unused: Collection[str] = (),
+        fixed: Mapping[str, Tensor] | None = None,
+    ) -> None:
         named = dict(like.named_parameters())
         self.names = [name for name, p in named.items() if p.requires_grad and name not in unused]
         """Of the parameters that learn."""
@@ -39,24 +51,36 @@ class Rows:
         self.settings = {} if optimizer is None else optimizer.defaults
         keeps = optimizer is not None and (not isinstance(optimizer, optim.SGD) or optimizer.defaults["momentum"] > 0)
         self.kept = STATES[self.kind] if keeps else ()
-        values = [named[name].detach().reshape(-1) for name in self.names]
-        self._empty = finite(torch.cat(values)) if values else torch.zeros(0)
-        self.flat = self._empty.repeat(rows, 1)
-        """(rows, parameters that learn)."""
-        self.states = {key: torch.zeros_like(self.flat) for key in self.kept}
-        """For each of the optimisers' figures, the same shape."""
-        self.steps = torch.zeros(rows, 1, device=self._empty.device, dtype=torch.float64)
-        """Of each row, how often it was stepped; for optimisers that count."""
-        others = {**{name: p for name, p in named.items() if name not in self.names}, **dict(like.named_buffers())}
-        self._empty_fixed = {name: finite(each.detach()).clone() for name, each in others.items()}
-        self.fixed = {name: each.expand(rows, *each.shape).clone() for name, each in self._empty_fixed.items()}
-        """Everything else, (rows, *shape) by name: buffers, and parameters that do not learn."""
         self.modules: list[nn.Module | None] = [None] * rows
         self.optimizers: list[optim.Optimizer | None] = [None] * rows
         self._tensors: list[dict[str, Tensor]] = [{} for _ in range(rows)]
+        self._empty = [finite(named[name].detach()).clone() for name in self.names]
+        values = [each.expand(rows, *each.shape).reshape(-1) for each in self._empty]
+        like_all = next(iter(named.values()), torch.zeros(0)).detach()
+        flat = torch.cat(values) if values else like_all.new_zeros(0)
+        self.place(flat, {key: torch.zeros_like(flat) for key in self.kept}, torch.zeros(rows, device=like_all.device))
+        others = {**{name: p for name, p in named.items() if name not in self.names}, **dict(like.named_buffers())}
+        self._empty_fixed = {name: finite(each.detach()).clone() for name, each in others.items()}
+        self.fixed = dict(fixed) if fixed is not None else {name: each.new_empty(rows, *each.shape) for name, each in others.items()}
+        """Everything else, (rows, *shape) by name: buffers, and parameters that do not learn."""
+        for name, stacked in self.fixed.items():
+            stacked.copy_(self._empty_fixed[name])
 
     def __len__(self) -> int:
         return len(self.modules)
+
+    @torch.no_grad()
+    def place(self, flat: Tensor, states: dict[str, Tensor], steps: Tensor) -> None:
+        """Be in this storage from here on, which holds the values already: modules and optimisers get new views."""
+        self.flat, self.states = flat, states
+        """(rows * parameters that learn,) each: their values, and the optimisers' figures by name."""
+        self.steps = steps
+        """(rows,): how often each was stepped; for optimisers that count."""
+        self.learned = self._shaped(flat)
+        """The values, (rows, *shape) by name."""
+        self._kept = {key: self._shaped(state) for key, state in states.items()}
+        for row, _ in self.occupied():
+            self._view_learned(row)
 
     def occupied(self) -> Iterator[tuple[int, nn.Module]]:
         """The rows that hold a module, and the modules."""
@@ -72,16 +96,15 @@ class Rows:
             raise Unstackable("its parameters differ from those of others with the same structure")
         self.modules[row], self.optimizers[row], self._tensors[row] = module, optimizer, tensors
         if learning:
-            torch.cat([tensors[name].reshape(-1) for name in self.names], out=self.flat[row])
+            self._write(row, self.learned, [tensors[name] for name in self.names])
         for key in self.kept:
             assert optimizer is not None
             found = [optimizer.state.get(tensors[name], {}).get(key) for name in self.names]
             if any(each is not None for each in found):
                 pairs = zip(self.names, found, strict=True)
-                parts = [(torch.zeros_like(tensors[name]) if each is None else each).reshape(-1) for name, each in pairs]
-                torch.cat(parts, out=self.states[key][row])
-            else:
-                self.states[key][row].zero_()
+                self._write(row, self._kept[key], [torch.zeros_like(tensors[name]) if each is None else each for name, each in pairs])
+            elif found:
+                torch._foreach_zero_([each[row] for each in self._kept[key].values()])
         for name, stacked in self.fixed.items():
             stacked[row].copy_(tensors[name])
         self._view(row)
@@ -101,42 +124,46 @@ class Rows:
     def forget(self, row: int) -> None:
         """Let a module go that nobody needs any more."""
         self.modules[row], self.optimizers[row], self._tensors[row] = None, None, {}
-        self.flat[row].copy_(self._empty)
-        for state in self.states.values():
-            state[row].zero_()
+        if self.names:
+            self._write(row, self.learned, self._empty)
+            for kept in self._kept.values():
+                torch._foreach_zero_([each[row] for each in kept.values()])
         for name, stacked in self.fixed.items():
             stacked[row].copy_(self._empty_fixed[name])
 
     def values(self) -> dict[str, Tensor]:
         """The storage as tensors by name, (rows, *shape). Those that learn are leaves with a gradient."""
-        return {**{name: each.detach().requires_grad_() for name, each in self._shaped(self.flat).items()}, **self.fixed}
+        return {**{name: each.detach().requires_grad_() for name, each in self.learned.items()}, **self.fixed}
 
     def copies(self, rows: Tensor) -> dict[str, Tensor]:
         """Copies of the tensors of these rows, int64 (n,), any of them any number of times, by name: (n, *shape)."""
-        return {**self._shaped(self.flat.index_select(0, rows)), **{name: each.index_select(0, rows) for name, each in self.fixed.items()}}
+        return {name: each.index_select(0, rows) for name, each in (*self.learned.items(), *self.fixed.items())}
 
-    def _shaped(self, matrix: Tensor) -> dict[str, Tensor]:
-        """Rows of the matrix as tensors by name."""
-        parts = zip(self.names, matrix.split(self.sizes, 1) if self.names else (), self.shapes, strict=True)
-        return {name: part.view(len(matrix), *shape) for name, part, shape in parts}
+    def _shaped(self, flat: Tensor) -> dict[str, Tensor]:
+        """A vector as tensors by name, (rows, *shape)."""
+        parts = flat.split([len(self) * size for size in self.sizes]) if self.names else ()
+        return {name: part.view(len(self), *shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
+
+    def _write(self, row: int, into: dict[str, Tensor], values: Sequence[Tensor]) -> None:
+        """Set one row of each tensor, all in one go."""
+        torch._foreach_copy_([each[row] for each in into.values()], list(values))
 
     @torch.no_grad()
     def adopt(self) -> None:
         """Take in tensors that somebody put in the place of views: after a rollback, or a state that was loaded."""
-        width, size = self.flat.shape[1], self.flat.element_size()
-        begins = [self.states[key].data_ptr() for key in self.kept]
-        first = self.flat.data_ptr()
+        steps = [size * self.flat.element_size() for size in self.sizes]
         # A tensor without elements is nowhere.
+        learned = [(name, self.learned[name].data_ptr(), step) for name, step in zip(self.names, steps, strict=True) if step]
+        begins = {name: [self._kept[key][name].data_ptr() for key in self.kept] for name in self.names}
         fixed = [(name, each.data_ptr(), each.stride(0) * each.element_size()) for name, each in self.fixed.items() if each.numel()]
         for row, _ in self.occupied():
-            tensors, optimizer, offset = self._tensors[row], self.optimizers[row], row * width * size
-            for name, length in zip(self.names, self.sizes, strict=True):
+            tensors, optimizer = self._tensors[row], self.optimizers[row]
+            for name, begin, step in learned:
                 p = tensors[name]
-                if length and (p.data_ptr() != first + offset or (self.kept and not self._keeps(optimizer, p, begins, offset))):
+                if p.data_ptr() != begin + row * step or (self.kept and not self._keeps(optimizer, p, begins[name], row * step)):
                     return self._adopt_row(row)
-                offset += length * size
-            for name, begin, stride in fixed:
-                if tensors[name].data_ptr() != begin + row * stride:
+            for name, begin, step in fixed:
+                if tensors[name].data_ptr() != begin + row * step:
                     return self._adopt_row(row)
         return None
 
@@ -156,20 +183,21 @@ class Rows:
         self.adopt()
 
     def _view(self, row: int) -> None:
-        tensors, optimizer, column = self._tensors[row], self.optimizers[row], 0
-        for name, length in zip(self.names, self.sizes, strict=True):
+        self._view_learned(row)
+        for name, stacked in self.fixed.items():
+            self._tensors[row][name].data = stacked[row]
+
+    def _view_learned(self, row: int) -> None:
+        tensors, optimizer = self._tensors[row], self.optimizers[row]
+        for name, values in self.learned.items():
             p = tensors[name]
-            part = slice(column, column + length)
-            p.data = self.flat[row, part].view(p.shape)
+            p.data = values[row]
             if self.kept:
                 assert optimizer is not None
                 state = optimizer.state[p]
-                state.update({key: self.states[key][row, part].view(p.shape) for key in self.kept})
+                state.update({key: kept[name][row] for key, kept in self._kept.items()})
                 if issubclass(self.kind, optim.AdamW):
                     state.setdefault("step", torch.zeros(()))
-            column += length
-        for name, stacked in self.fixed.items():
-            tensors[name].data = stacked[row]
 
     # Counts of steps
 
@@ -181,7 +209,7 @@ class Rows:
                 optimizer = self.optimizers[row]
                 assert optimizer is not None
                 counts[row] = float(optimizer.state[self._tensors[row][self.names[0]]]["step"])
-            self.steps.copy_(torch.tensor(counts)[:, None])
+            self.steps.copy_(sent(torch.tensor(counts), self.steps.device))
 
     def end_steps(self, taken: int) -> None:
         """Tell the optimisers how many steps every row has taken since `begin_steps`."""

@@ -56,14 +56,16 @@ def rule_for(module: nn.Module) -> Rule | None:
 @stacking_rule(nn.Linear)
 def linear(layer: nn.Linear, x: Tensor) -> Tensor:
     samples, hosts = x.shape[:2]
-    rows = x.transpose(0, 1).reshape(hosts, -1, x.shape[-1])
-    weight = layer.weight.transpose(1, 2)
-    out = torch.bmm(rows, weight) if layer.bias is None else torch.baddbmm(layer.bias.unsqueeze(1), rows, weight)
-    return out.view(hosts, samples, *x.shape[2:-1], out.shape[-1]).transpose(0, 1)
+    columns = x.transpose(0, 1).reshape(hosts, -1, x.shape[-1]).transpose(1, 2)
+    # With the weight on the left, its gradient is laid out as it is itself, and need not be copied.
+    out = torch.bmm(layer.weight, columns) if layer.bias is None else torch.baddbmm(layer.bias.unsqueeze(2), layer.weight, columns)
+    return out.transpose(1, 2).unflatten(1, (samples, *x.shape[2:-1])).transpose(0, 1)
 
 
 @stacking_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    if x.device.type == "cuda" and _pointwise(layer):
+        return _mixed(layer, x)
     hosts, merged, padding = x.shape[1], x.flatten(1, 2), layer.padding
     if layer.padding_mode != "zeros":
         merged, padding = F.pad(merged, layer._reversed_padding_repeated_twice, mode=layer.padding_mode), 0  # type: ignore[assignment]
@@ -71,6 +73,22 @@ def convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
     convolve: Any = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[merged.dim()]
     out = convolve(merged, layer.weight.flatten(0, 1), bias, layer.stride, padding, layer.dilation, layer.groups * hosts)
     return out.unflatten(1, (hosts, -1))
+
+
+def _pointwise(layer: nn.Conv2d) -> bool:
+    """Whether a convolution mixes the channels at each place and does nothing else."""
+    ones, zeros = (1,) * len(layer.kernel_size), (0,) * len(layer.kernel_size)
+    return layer.kernel_size == ones and layer.stride == ones and layer.padding in (zeros, "valid", "same") and layer.groups == 1
+
+
+def _mixed(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    """A pointwise convolution as a product, which on a GPU takes a third of the kernels of a grouped convolution."""
+    samples, _, _, *space = x.shape
+    weight = layer.weight.flatten(2).expand(samples, *layer.weight.shape[:3])  # (S, N, O, C)
+    out = torch.matmul(weight, x.flatten(3))
+    if layer.bias is not None:
+        out = out + layer.bias.unsqueeze(-1)
+    return out.unflatten(3, space)
 
 
 @stacking_rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -91,11 +109,8 @@ def batch_norm(layer: nn.BatchNorm2d, x: Tensor) -> Tensor:
 
 @stacking_rule(nn.GroupNorm)
 def group_norm(layer: nn.GroupNorm, x: Tensor) -> Tensor:
-    out = F.group_norm(x.flatten(0, 1), layer.num_groups, None, None, layer.eps).view(x.shape)
-    if not layer.affine:
-        return out
-    shape = (*layer.weight.shape, *[1] * (x.dim() - 3))
-    return torch.addcmul(layer.bias.view(shape), out, layer.weight.view(shape))
+    weight, bias = (layer.weight.flatten(), layer.bias.flatten()) if layer.affine else (None, None)
+    return F.group_norm(x.flatten(1, 2), layer.num_groups * x.shape[1], weight, bias, layer.eps).view(x.shape)
 
 
 @stacking_rule(nn.LayerNorm)
@@ -143,7 +158,7 @@ def gpt_host(layer: GPTHost, tokens: Tensor) -> Tensor:
     samples, hosts, length = tokens.shape
     x = layer.embedding(tokens.flatten(0, 1)).unflatten(0, (samples, hosts)) + layer.position.weight[:, :length]
     x = layer.norm(layer.blocks(layer.dropout(x.flatten(0, 1)))).unflatten(0, (samples, hosts))
-    # The embedding is the head as well: (N, S * T, d) by (N, d, V).
-    rows = x.transpose(0, 1).reshape(hosts, samples * length, -1)
-    logits = torch.bmm(rows, layer.embedding.weight.transpose(1, 2))
-    return logits.view(hosts, samples, length, -1).transpose(0, 1)
+    # The embedding is the head as well: (N, V, d) by (N, d, S * T).
+    columns = x.transpose(0, 1).reshape(hosts, samples * length, -1).transpose(1, 2)
+    logits = torch.bmm(layer.embedding.weight, columns).transpose(1, 2)
+    return logits.unflatten(1, (samples, length)).transpose(0, 1)

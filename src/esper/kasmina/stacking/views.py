@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,8 +13,9 @@ from esper.kasmina.blending import ADDITIVE, combine, isolated
 from esper.kasmina.growable import Growable
 from esper.kasmina.slot import Form, Slot
 from esper.kasmina.stacking.room import AHEAD_KINDS, spare
-from esper.kasmina.stacking.rows import Rows
+from esper.kasmina.stacking.rows import Rows, sent
 from esper.kasmina.stacking.stacked import StackedModule, Streams
+from esper.kasmina.stacking.storage import Storage
 from esper.leyline.actions import Style
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Needs:
     rows: int = 0
     seeds: dict[SeedKey, int] = field(default_factory=dict)
     kinds: dict[tuple[str, Kind], int] = field(default_factory=dict)
-    storage: tuple[Rows, ...] = ()
+    storage: Storage | None = None
     """What it is filled from: another storage is another view."""
     whole: bool = False
     """Whether its rows are all rows that there are."""
@@ -100,7 +100,7 @@ class Needs:
     def __eq__(self, other: object) -> bool:
         assert isinstance(other, Needs)
         sizes = (self.rows, self.seeds, self.kinds) == (other.rows, other.seeds, other.kinds)
-        return sizes and [id(rows) for rows in self.storage] == [id(rows) for rows in other.storage]
+        return sizes and self.storage is other.storage
 
 
 def needs_of(stack: StackedGrowables, hosts: list[int], forms: list[dict[str, Part]], learns: Role | None) -> Needs:
@@ -127,7 +127,7 @@ def needs_of(stack: StackedGrowables, hosts: list[int], forms: list[dict[str, Pa
         for key, seeds in stack.seeds.items():
             if learns is None:
                 found.seeds[key] = max(len(seeds.rows), found.seeds.get(key, 0))
-    found.storage = (stack.rows, *(seeds.rows for seeds in stack.seeds.values()))
+    found.storage = stack.storage
     return found
 
 
@@ -135,7 +135,7 @@ def _uses(parts: dict[str, Part], slot: str, gated: bool) -> bool:
     return slot in parts and (not gated or parts[slot].kind is Kind.GATED)
 
 
-class _Packed:
+class Packed:
     """Tensors of one type that are written together, in one copy to the device."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
@@ -158,7 +158,7 @@ class _Packed:
     def write(self) -> None:
         """Copy what was staged to the device."""
         assert self.made is not None
-        self.made.copy_(self._staged.clone(), non_blocking=True)
+        self.made.copy_(sent(self._staged, self.device))
 
 
 @dataclass(slots=True, eq=False)
@@ -167,8 +167,8 @@ class Learning:
 
     rows: Rows
     values: dict[str, Tensor]
-    hosts: Tensor
-    """int64 (rows,): of each, its host."""
+    hosts: list[int]
+    """Of each row, its host."""
     slot: str | None = None
     """None for the hosts themselves."""
     gate: bool = False
@@ -191,6 +191,7 @@ class _Bound:
     cut: bool
     """Whether there can be such rows."""
     places: list[int] = field(default_factory=list)
+    """Of each, its host."""
 
     def copy(self) -> None:
         """Copy what is a copy again."""
@@ -233,8 +234,8 @@ class View:
         """Of each row its host."""
         self.streams: Streams | None = None
         self.learning: list[Learning] = []
-        self._ints, self._bools = _Packed(torch.int64, stack.device), _Packed(torch.bool, stack.device)
-        self._floats = _Packed(stack.dtype, stack.device)
+        self._ints, self._bools = Packed(torch.int64, stack.device), Packed(torch.bool, stack.device)
+        self._floats = Packed(stack.dtype, stack.device)
         self._build()
 
     def __len__(self) -> int:
@@ -248,29 +249,28 @@ class View:
         stack, needs = self.stack, self.needs
         every = {key: size for key, size in needs.seeds.items() if size}
         which = self._ints.add(needs.rows)
-        owner = self._ints.add(needs.rows)
         ints, bools = self._ints.add, self._bools.add
-        numbers = {key: (ints(size), ints(size), bools(size), ints(size)) for key, size in every.items()}
+        numbers = {key: (ints(size), ints(size), bools(size)) for key, size in every.items()}
         groups = {key: (self._ints.add(size), self._floats.add(size), self._ints.add(size)) for key, size in needs.kinds.items()}
         totals = {id: sum(size for (slot, _), size in needs.kinds.items() if slot == id) for id in stack.slots}
         positions = {id: self._ints.add(total) for id, total in totals.items() if total}
-        self._numbers, self._groups, self._positions, self._which, self._owner = numbers, groups, positions, which, owner
-        self._make(which, owner)
+        self._numbers, self._groups, self._positions, self._which = numbers, groups, positions, which
+        self._make(which)
 
-    def _make(self, which: int, owner: int) -> None:
+    def _make(self, which: int) -> None:
         """The tensors, now that it is known how many."""
         stack, needs, numbers, groups, positions = self.stack, self.needs, self._numbers, self._groups, self._positions
         ints, bools, floats = self._ints.make(), self._bools.make(), self._floats.make()
         self.which = ints[which]
         self.values = stack.rows.values() if self.learns is Role.LEARNS else stack.rows.copies(self.which)
         if self.learns is Role.LEARNS:
-            self.learning.append(Learning(stack.rows, self.values, ints[owner]))
+            self.learning.append(Learning(stack.rows, self.values, list(range(needs.rows))))
         self.bounds: dict[SeedKey, _Bound] = {}
-        for key, (copied, places, cut, hosts) in numbers.items():
+        for key, (copied, places, cut) in numbers.items():
             seeds = stack.seeds[key]
             leaf = key.role is self.learns
             values = seeds.rows.values() if leaf else seeds.rows.copies(ints[copied])
-            self.bounds[key] = _Bound(
+            bound = self.bounds[key] = _Bound(
                 key=key,
                 module=seeds.module,
                 rows=seeds.rows,
@@ -281,7 +281,7 @@ class View:
                 cut=self.learns is Role.LEARNS and stack.isolation != "none" and (key.slot, Kind.ISOLATED) in needs.kinds,
             )
             if leaf:
-                self.learning.append(Learning(seeds.rows, values, ints[hosts], key.slot, gate=not key.blueprint))
+                self.learning.append(Learning(seeds.rows, values, bound.places, key.slot, gate=not key.blueprint))
         self.slots: dict[str, _AtSlot] = {}
         for id, number in positions.items():
             mine = [(kind, groups[id, kind]) for kind in Kind if (id, kind) in groups]
@@ -301,7 +301,6 @@ class View:
                 part.fill(0)
         ints, floats = self._ints.staged, self._floats.staged
         ints[self._which][:] = self.hosts
-        ints[self._owner][:] = np.arange(len(self))
         row_of = {host: row for row, host in enumerate(hosts)} if self.learns is not None else {}
         for id, at in self.slots.items():
             here = {row: part for row, parts in enumerate(forms) if (part := parts.get(id)) is not None}
@@ -328,13 +327,11 @@ class View:
         among: dict[int, int] = {}
         first = 0
         for bound in bounds:
-            copied, places, cut, hosts = self._numbers[bound.key]
+            copied, places, cut = self._numbers[bound.key]
             seeds, size = self.stack.seeds[bound.key], self.needs.seeds[bound.key]
-            ints[places][:], ints[hosts][:] = idle_row, idle_host
+            ints[places][:] = idle_row
             if bound.which is None:
                 used = {at: row_of[host] for host, at in seeds.row_of.items()}
-                for at, row in used.items():
-                    ints[hosts][at] = self.hosts[row]
             else:
                 gated = not bound.key.blueprint
                 mine = [row for row, part in here.items() if self.hosts[row] in seeds.row_of and (not gated or part.kind is Kind.GATED)]
@@ -343,7 +340,7 @@ class View:
             spare_row = next((at for at in range(size) if at not in used), None)
             if spare_row is not None:
                 among.setdefault(-1, first + spare_row)
-            bound.places = [idle_host] * size
+            bound.places[:] = [idle_host] * size
             for at, row in used.items():
                 ints[places][at] = row
                 among[row] = first + at

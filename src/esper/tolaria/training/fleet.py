@@ -6,6 +6,7 @@ learns does not depend on the others. Nothing here waits for the device but the 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -22,8 +23,10 @@ from esper.kasmina.stacking.errors import Unstackable
 from esper.kasmina.stacking.growables import StackedGrowables, bare_host
 from esper.kasmina.stacking.learning import Learner, Rates
 from esper.kasmina.stacking.room import Room, spare
-from esper.kasmina.stacking.stacked import Streams, draws_at_random, vmapped
+from esper.kasmina.stacking.rows import Rows, sent
+from esper.kasmina.stacking.stacked import StackedModule, Streams, draws_at_random, vmapped
 from esper.kasmina.stacking.views import Role, View
+from esper.leyline.errors import DeviceError
 from esper.leyline.stages import Stage
 from esper.tolaria.data import Split, stream_seed
 from esper.tolaria.data.streams import draws_from
@@ -36,6 +39,8 @@ from esper.tolaria.training.validation import Array, Scores, wanted_of
 
 CHECK_SAMPLES = 6
 """Samples, of two hosts together, that an architecture is tried on."""
+SEEDS_SHARE = 3
+"""How many times the memory of a bare host a growing one may take."""
 SHORT_EPOCH = 64
 """Steps up to which an epoch is too short to capture its step anew whenever some host grows something new: room is made ahead."""
 MEASURED_BYTES = 2**31
@@ -69,6 +74,36 @@ def check_fleet(host: Host) -> Checked:
     return checked
 
 
+def check_memory(host: Host, checked: Checked, rows: int) -> None:
+    """Raise DeviceError if so many hosts like this one do not fit on its GPU, by what a step of two of them takes."""
+    device = host.split.x.device
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    _try_step(host, checked)
+    each = (torch.cuda.max_memory_allocated(device) - before) // 2
+    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if SEEDS_SHARE * each * rows > free:
+        fits = max(0, int(free // (SEEDS_SHARE * each)) - 1)
+        need, there = (f"{size / 2**30:.1f} GiB" for size in (SEEDS_SHARE * each * rows, free))
+        raise DeviceError(
+            f"{rows - 1} hosts of task {host.task.name!r} with batches of {host.member.batch} need about {need} on {device}, "
+            f"which has {there} free: at most {fits} fit; lower --hosts, or name more --devices"
+        )
+
+
+def _try_step(host: Host, checked: Checked) -> None:
+    """The forward and backward pass of two hosts like this one, on copies."""
+    module = bare_host(host.model)
+    stacked, rows = StackedModule(module, [slot.place.path for slot in host.model.slots.values()]), Rows(module, 2, None, checked.unused)
+    values = rows.values()
+    stacked.bind(values, 2, Streams([0, 0], host.split.x.device), [0, 1])
+    x, y = host.batch(torch.arange(2 * host.member.batch, device=host.split.x.device) % len(host.split), 0)
+    with autocast(host.config.precision, x.device):
+        losses = _losses(host.task, stacked.module(x), y, 2)
+    torch.autograd.grad(losses.sum(), [values[name] for name in rows.names], allow_unused=True)
+
+
 def _losses(task: Task, logits: Tensor, y: Tensor, hosts: int) -> Tensor:
     """The loss of each host, (hosts,), from logits and targets of all, samples first."""
     losses: Tensor = vmapped(task.loss, 1, 0, logits.unflatten(0, (-1, hosts)), y.unflatten(0, (-1, hosts)))
@@ -94,7 +129,7 @@ def _pooled(tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
             first[key] = sum(map(len, different))
             different.append(tensor)
         starts.append(first[key])
-    return different[0] if len(different) == 1 else torch.cat(different), torch.tensor(starts, device=tensors[0].device)
+    return different[0] if len(different) == 1 else torch.cat(different), sent(torch.tensor(starts), tensors[0].device)
 
 
 @dataclass(slots=True, eq=False)
@@ -165,11 +200,26 @@ class Captured:
             self.work()
             return
         if self.graph is None:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool, stream=torch.cuda.current_stream()):
-                self.work()
-            self.graph = graph
+            self.graph = self._captured()
         self.graph.replay()
+
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        """The work as a graph. Not by `torch.cuda.graph`, which collects garbage and empties caches each time.
+
+        Nothing is collected meanwhile: a graph of before that is freed while another is captured spoils it.
+        """
+        graph, collecting = torch.cuda.CUDAGraph(), gc.isenabled()
+        gc.disable()
+        try:
+            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            try:
+                self.work()
+            finally:
+                graph.capture_end()
+        finally:
+            if collecting:
+                gc.enable()
+        return graph
 
 
 class Fleet:
@@ -189,7 +239,7 @@ class Fleet:
         self.hosts: list[Host | None] = [None] * rows
         self.row_of: dict[Host, int] = {}
         dtype, device = self.stack.rows.flat.dtype, self.device
-        self._figures = torch.zeros(3, rows, 1, device=device, dtype=dtype)
+        self._figures = torch.zeros(3, rows, device=device, dtype=dtype)
         self.rates = Rates(*self._figures.unbind())
         self.active = torch.zeros(rows, dtype=torch.bool, device=device)
         self.sums = torch.zeros(rows, 2, device=device)
@@ -205,6 +255,8 @@ class Fleet:
         self._learner: Learner | None = None
         self._steps: dict[int, _Step] = {}
         self._measurements: dict[Hashable, _Measurement] = {}
+        self._counted: dict[int, tuple[Tensor, Tensor]] = {}
+        """Samples of each class, by the targets that were counted."""
         self._reference: dict[tuple[Host, int], Tensor] = {}
         """Where the inputs are that batch norms are made anew from, by host and number."""
 
@@ -228,7 +280,7 @@ class Fleet:
             present = [host for host in self.hosts if host is not None]
             self.pool = _Pool([(present[0] if host is None else host).split for host in self.hosts])
             self._reference = {key: value for key, value in self._reference.items() if key[0] in wanted}
-            self.active.copy_(torch.tensor([host is not None for host in self.hosts]))
+            self.active.copy_(sent(torch.tensor([host is not None for host in self.hosts]), self.device))
 
     def release(self) -> None:
         """Give every host tensors of its own again."""
@@ -278,8 +330,9 @@ class Fleet:
         for row, plan in plans.items():
             orders[:, row] = plan.order
         every = torch.arange(len(self.hosts), device=self.device)
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            for positions in orders.to(self.device).split(self.sizes):
+        random = draws_at_random(self.stack.network)
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else [], enabled=random):
+            for positions in sent(orders, self.device).split(self.sizes):
                 if len(positions) not in self._steps:
                     self._steps[len(positions)] = _Step(self)
                 self._steps[len(positions)](*self.batch(every, positions, drawn))
@@ -318,7 +371,7 @@ class Fleet:
             host = self.hosts[row]
             assert host is not None
             seeds[row] = stream_seed(*augment_stream(host.seed, epoch))
-        return seeds.to(self.device)
+        return sent(seeds, self.device)
 
     def _streams(self, plans: Mapping[int, EpochPlan]) -> Streams | None:
         if not draws_at_random(self.stack.network):
@@ -328,13 +381,13 @@ class Fleet:
             return Streams(seeds, self.device)
 
     def _fill_rates(self, plans: Mapping[int, EpochPlan]) -> None:
-        columns = torch.zeros(3, len(self.hosts), 1, dtype=self._figures.dtype)
+        columns = torch.zeros(3, len(self.hosts), dtype=self._figures.dtype)
         for row, plan in plans.items():
             host = self.hosts[row]
             assert host is not None
             rates = [host.member.rate_at(plan.epoch), host.member.weight_decay, host.member.momentum]
-            columns[:, row, 0] = torch.tensor(rates, dtype=columns.dtype)
-        self._figures.copy_(columns)
+            columns[:, row] = torch.tensor(rates, dtype=columns.dtype)
+        self._figures.copy_(sent(columns, self.device))
 
     # Measurements
 
@@ -362,9 +415,15 @@ class Fleet:
                 known = self._measurements[key] = _Measurement(self, view, norms, precision)
             for into, values in zip(found, known.run(split, self._references(view, size, drawn)), strict=True):
                 into[at : at + len(part)] = values[: len(part)]
-        total = torch.bincount(split.y, minlength=self.task.classes) if counted else found[2].new_zeros(0)
+        total = self._class_counts(split) if counted else found[2].new_zeros(0)
         losses, hits, right = found
         return Measured(list(wanted), losses, hits, right, total, targets=split.y.numel() // len(split))
+
+    def _class_counts(self, split: Split) -> Tensor:
+        """Samples of each class, counted once: counting waits for the device."""
+        if id(split.y) not in self._counted:
+            self._counted[id(split.y)] = (split.y, torch.bincount(split.y, minlength=self.task.classes))
+        return self._counted[id(split.y)][1]
 
     def _references(self, view: View, size: int, drawn: Tensor | None) -> list[Tensor]:
         """Training inputs of each row's host, as its batch norms are made anew from, in batches."""
@@ -377,7 +436,7 @@ class Fleet:
                 if (host, size) not in self._reference:
                     self._reference[host, size] = host.reference_positions(size)
                 columns[:, column] = self._reference[host, size]
-        parts = columns.to(self.device).split(batch_sizes(size, self.config.eval_batch))
+        parts = sent(columns, self.device).split(batch_sizes(size, self.config.eval_batch))
         return [self.batch(view.which, part, drawn)[0] for part in parts]
 
 

@@ -40,7 +40,8 @@ def per_sample(known: Known, model: Growable, forms: Mapping[str, Form], count: 
     for id, form in forms.items():
         if form is not Form.ABSENT:
             slot = model.slots[id]
-            alone = counted((backward, slot.place.path, form, slot.kind()), {id: form})
+            # However a seed is blended in, what counts are its own operations; isolated, it gives no gradient to the features.
+            alone = counted((backward, slot.place.path, form is Form.ISOLATED, slot.kind()), {id: form})
             forward, back = forward + alone[0] - bare[0], back + alone[1] - bare[1]
     return forward, back
 
