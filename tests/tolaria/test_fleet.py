@@ -68,7 +68,7 @@ steps = st.builds(Step, st.integers(0, 30), st.integers(0, 30), st.sampled_from(
 histories = st.lists(steps, min_size=EPOCHS, max_size=EPOCHS)
 
 
-@settings(max_examples=4, phases=(Phase.explicit, Phase.reuse, Phase.generate))  # to shrink an example takes minutes
+@settings(max_examples=3, phases=(Phase.explicit, Phase.reuse, Phase.generate))  # to shrink an example takes minutes
 @given(
     st.tuples(kinds, kinds),
     st.lists(st.tuples(st.sampled_from([0, 0, 0, 1]), members, histories), min_size=2, max_size=3),
