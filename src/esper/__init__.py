@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from esper.kasmina import blueprint as blueprint
     from esper.kasmina import check_growable as check_growable
     from esper.kasmina import find_slots as find_slots
+    from esper.kasmina.stacking.rules import stacking_rule as stacking_rule
     from esper.leyline.errors import EsperError as EsperError
     from esper.leyline.reports import GateConfig as GateConfig
     from esper.leyline.reports import LifecycleConfig as LifecycleConfig
@@ -42,6 +43,7 @@ _HOMES = {
     "blueprint": "esper.kasmina",
     "check_growable": "esper.kasmina",
     "find_slots": "esper.kasmina",
+    "stacking_rule": "esper.kasmina.stacking.rules",
     "EsperError": "esper.leyline.errors",
     "GateConfig": "esper.leyline.reports",
     "LifecycleConfig": "esper.leyline.reports",

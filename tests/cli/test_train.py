@@ -93,7 +93,8 @@ def test_a_run_shows_a_line_an_epoch_with_the_time_to_go_and_what_came_out(tmp_p
         summary = read_summary(Path("runs/digits-heuristic-001"))
     first, *rest = told.out.splitlines()
     assert told.err == ""
-    assert first == "heuristic grows 1 host and as many control twins on digits for 3 epochs"
+    growing = "heuristic grows 1 host and as many control twins on digits for 3 epochs"
+    assert first == f"{growing}; serial engine on cpu: hosts that grow are faster one by one on a CPU"
     assert len([line for line in rest if line.startswith("epoch ")]) == 3
     for number, line in enumerate(rest[:3], start=1):
         figures = r"val [\d.]+ \([+-][\d.]+ against the control\), size x.*; [\d.]+ s an epoch, \d+ s left"
@@ -190,7 +191,7 @@ def test_the_live_table_shows_each_host_and_sums_up_the_rest(seen: LiveDisplay) 
     hosts = seen.scene.started.hosts
     lines = text.splitlines()
     twins = " and as many control twins" if hosts < 20 else ""
-    assert lines[0].strip() == f"fixed grows {hosts} host{'s' if hosts > 1 else ''}{twins} on digits for 5 epochs"
+    assert lines[0].strip().startswith(f"fixed grows {hosts} host{'s' if hosts > 1 else ''}{twins} on digits for 5 epochs; serial engine")
     assert ("control" in lines[1]) == (hosts < 20)
     assert len([line for line in lines if re.match(r"\s+\d+\s+2/5\s", line)]) == min(hosts, 16)
     assert ("and 4 hosts more" in text) == (hosts == 20)

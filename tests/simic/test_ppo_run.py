@@ -145,7 +145,7 @@ def test_a_stopped_run_goes_on_with_other_settings_of_learning_and_no_others(tmp
 def test_a_run_under_a_controller_goes_on_as_it_began(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         start(small(), tmp_path / "run", "test", sinks=[StopAfter(2)])
-    with pytest.raises(ConfigError, match="'epochs' cannot change when a run goes on; this kind of run goes on as it began"):
+    with pytest.raises(ConfigError, match="'epochs' cannot change when a run goes on; what can: engine, device, devices, threads"):
         resume(tmp_path / "run", settings={"epochs": 20})
 
 

@@ -57,6 +57,11 @@ class Scene(ABC):
     def headline(self) -> str:
         """What is being done, in a line."""
 
+    def machine(self) -> str:
+        """What trains the hosts, and why, as the end of a line; nothing where a loop of one's own does."""
+        about = self.started.about
+        return f"; {about['engine']} engine on {about['devices']}: {about['engine_why']}" if "engine" in about else ""
+
     @abstractmethod
     def see(self, envelope: Envelope) -> str | None:
         """Take an event; a line for one that a log should show at once."""
@@ -129,7 +134,8 @@ class HostsScene(Scene):
     def headline(self) -> str:
         started, hosts = self.started, f"{self.started.hosts} host{'s' if self.started.hosts > 1 else ''}"
         twins = " and as many control twins" if started.about["twins"] else ""
-        return f"{started.about['controller']} grows {hosts}{twins} on {started.task} for {started.rounds} epochs"
+        growing = f"{started.about['controller']} grows {hosts}{twins} on {started.task} for {started.rounds} epochs"
+        return growing + self.machine()
 
     def see(self, envelope: Envelope) -> str | None:
         match envelope.host, envelope.event:
@@ -205,7 +211,8 @@ class LearningScene(Scene):
         about, started = self.started.about, self.started
         processes = f"{about['workers']} processes" if int(about["workers"]) > 1 else "one process"
         memory = f"{float(about['rollout_bytes']) / 1e6:.1f} MB of rollouts"
-        return f"PPO on {started.task.replace(',', ', ')}: {started.rounds} rounds of {started.hosts} hosts in {processes}, {memory}"
+        learning = f"PPO on {started.task.replace(',', ', ')}: {started.rounds} rounds of {started.hosts} hosts in {processes}, {memory}"
+        return learning + self.machine()
 
     def see(self, envelope: Envelope) -> str | None:
         match envelope.event:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from esper.leyline.config import Count, NonNegativeInt, Range, check_ranges
 from esper.simic.rewards import RewardConfig
 from esper.tamiyo import FixedConfig, HeuristicConfig, RandomConfig
-from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.config import EngineName, TrainingConfig
 
 if TYPE_CHECKING:
     from esper.tolaria.tasks import Family, Member
+
+
+MACHINE = ("engine", "device", "devices", "threads")
+"""Settings of where hosts are trained, which any run may go on with others of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,11 @@ class GrowthConfig:
     """Folder with the task's data; by default the cache."""
     device: str = "cpu"
     """cpu, cuda or cuda:N."""
+    devices: tuple[str, ...] = ()
+    """Several GPUs that hosts are shared out over, e.g. cuda:0,cuda:1, in place of --device; a policy learns on the first."""
+    engine: EngineName = "auto"
+    """What trains the hosts: serial, one after another; fleet, hosts of one architecture as one program; auto, fleet on a GPU and serial
+    on a CPU. Results do not depend on it, but for rounding."""
     threads: Annotated[int, Range(1, 1024)] | None = None
     """CPU threads for torch; by default what suits the task, one for small hosts."""
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -47,6 +56,11 @@ class GrowthConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+    @property
+    def every_device(self) -> tuple[str, ...]:
+        """Names of all devices that hosts train on."""
+        return self.devices or (self.device,)
 
     def member_for(self, family: Family, seed: int) -> Member:
         """The member of a task's family that a host seed stands for."""
@@ -83,6 +97,11 @@ class ControllerRunConfig(GrowthConfig):
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+    def lasting(self) -> ControllerRunConfig:
+        """This config with whatever may change put back to its default: the same for as long as a run goes on."""
+        fresh = ControllerRunConfig()
+        return replace(self, **{name: getattr(fresh, name) for name in MACHINE})
 
 
 def _parsed(text: str) -> Any:

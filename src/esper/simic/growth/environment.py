@@ -15,7 +15,7 @@ import torch
 
 from esper.leyline.actions import WAIT, Decision
 from esper.leyline.errors import unknown
-from esper.leyline.events import HostStarted
+from esper.leyline.events import HostStarted, Note
 from esper.simic.growth.config import GrowthConfig
 from esper.simic.growth.dealing import Load
 from esper.simic.growth.host_run import Acted, HostRun, Trained
@@ -69,28 +69,29 @@ class Growth:
 
     def __init__(self, config: GrowthConfig, *, test: bool = False) -> None:
         self.config, self.test = config, test
-        self.device = device_named(config.device)
+        self.devices = [device_named(name) for name in config.every_device]
         load_plugins(config.plugins)
-        name, self.why = choose(config.training, self.device)
-        self.engine = ENGINES[name]()
+        self.choice = choose(config.engine, config.training, self.devices[0])
+        self.engine = ENGINES[self.choice.engine]()
         self.hosts: dict[int, HostRun] = {}
         """By place, those that have ended too."""
-        self._data: dict[str, Data] = {}
+        self._data: dict[tuple[str, torch.device], Data] = {}
         self._families: dict[str, Family] = {}
         self._twins = TwinCache(config)
 
-    def data(self, task: Task) -> Data:
-        """The task's data, loaded once."""
-        if task.name not in self._data:
-            self._data[task.name] = task.open_data(self.config.data, self.device)
-        return self._data[task.name]
+    def data(self, task: Task, place: int = 0) -> Data:
+        """The task's data on the device of the host at a place, loaded once for each device."""
+        key = (task.name, self.devices[place % len(self.devices)])
+        if key not in self._data:
+            self._data[key] = task.open_data(self.config.data, key[1])
+        return self._data[key]
 
     def expect(self, starts: Mapping[int, Start]) -> None:
         """Nothing yet: a single process does one thing after another."""
 
     def begin(self, starts: Mapping[int, Start]) -> dict[int, HostStarted]:
         """A new host at each of these places; the others stay as they are."""
-        begun = {place: self.make(start) for place, start in starts.items()}
+        begun = {place: self.make(start, place if start.twin_of is None else start.twin_of) for place, start in starts.items()}
         self.hosts |= begun
         beside = {start.twin_of: begun[place] for place, start in starts.items() if start.twin_of is not None}
         alone = {}
@@ -105,10 +106,10 @@ class Growth:
             begun[place].twin = twin
         return {place: run.started() for place, run in begun.items()}
 
-    def make(self, start: Start) -> HostRun:
-        """One host, new, and at no place."""
+    def make(self, start: Start, place: int = 0) -> HostRun:
+        """One host, new, on the device of a place."""
         config, (task, member) = self.config, self._chosen(start)
-        host = Host(task, self.data(task), member, start.seed, config.training)
+        host = Host(task, self.data(task, place), member, start.seed, config.training)
         for slot in config.slots:
             if slot not in host.model.slot_ids:
                 raise unknown("slot", slot, host.model.slot_ids)
@@ -135,7 +136,11 @@ class Growth:
         reports = self.engine.run_epoch([run.host for run in running.values()], progress)
         for run, report in zip(running.values(), reports, strict=True):
             run.trained(report)
-        return {place: run.look(report) for (place, run), report in zip(running.items(), reports, strict=True)}
+        trained = {place: run.look(report) for (place, run), report in zip(running.items(), reports, strict=True)}
+        if notes := self.engine.drain_notes():
+            first = next(iter(trained))
+            trained[first] = replace(trained[first], events=(*trained[first].events, *(Note(text=text) for text in notes)))
+        return trained
 
     def act(self, decisions: Mapping[int, Decision]) -> dict[int, Acted]:
         """Carry out one decision for each host that was trained."""
@@ -188,7 +193,7 @@ class Growth:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["config"], test=state["test"])  # type: ignore[misc]
-        self.hosts = {place: self.make(saved["start"]) for place, saved in state["hosts"].items()}
+        self.hosts = {place: self.make(saved["start"], place) for place, saved in state["hosts"].items()}
         for place, saved in state["hosts"].items():
             run, observation, twin = self.hosts[place], saved["observation"], saved["twin"]
             run.load_state(saved["state"])

@@ -27,7 +27,7 @@ class Trained:
     reward: RewardStep | None
     """Of the decision before the epoch; None after the first."""
     events: tuple[Event, ...]
-    """What happened to the seeds while it was trained and measured: a rollback, a seed that broke."""
+    """What happened to the seeds while it was trained and measured: a rollback, a seed that broke. And remarks on how it was trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from esper.leyline.files import replace_file
 from esper.simic.growth.config import GrowthConfig
 from esper.simic.rewards import Twin
 from esper.tolaria.data.sources import cache_folder
+from esper.tolaria.training.engine import choose
 from esper.tolaria.training.host import Host
 
 HOW = ("clip", "precision", "channels_last", "compile", "eval_batch", "recalibrate")
@@ -54,7 +55,9 @@ class TwinCache:
     def _key(self, host: Host) -> str:
         how = {name: getattr(self.config.training, name) for name in HOW}
         governor, built = asdict(self.config.training.governor), host.task.fingerprint(host.member)
-        facts = [built, host.data.fingerprint, host.seed, how, governor, self.config.device, torch.__version__]
+        device = host.split.x.device
+        where = [device.type, choose(self.config.engine, self.config.training, device).engine]
+        facts = [built, host.data.fingerprint, host.seed, how, governor, where, torch.__version__]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
 
 

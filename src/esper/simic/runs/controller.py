@@ -18,7 +18,7 @@ from esper.simic.growth.play import ControllerDecider, Play, Progress
 from esper.simic.growth.recording import FOLDER, EpisodeRecorder
 from esper.simic.plugins import plugin_hashes
 from esper.simic.runs.paired import paired_difference
-from esper.simic.runs.work import run_started, versions
+from esper.simic.runs.work import machine, run_started, versions
 from esper.tamiyo import make as make_controller
 from esper.tolaria.tasks import get as get_task
 
@@ -68,6 +68,7 @@ class ControllerRun:
         """Tell what begins."""
         config, name = self.config, self.decider.controllers[0].name
         about: dict[str, int | str] = {"controller": name, "twins": len(self.play.started) - config.hosts, "round": self.round}
+        about |= machine(self.growth.choice, self.growth.devices)
         self.hub.emit(run_started(self.command, config, task=config.task, hosts=config.hosts, rounds=self.rounds, **about))
         self.play.announce()
 
@@ -113,7 +114,7 @@ class ControllerRun:
     def state(self) -> dict[str, Any]:
         """The whole run between two epochs."""
         return {
-            "config": to_toml(self.config),
+            "config": to_toml(self.config.lasting()),
             "data": self.data.fingerprint,
             "policy": self.policy_hash,
             "plugins": plugin_hashes(self.config.plugins),
@@ -126,7 +127,7 @@ class ControllerRun:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved run, bit for bit. Raises CheckpointError when config, data or policy are not those of the run."""
-        if state["config"] != to_toml(self.config):
+        if state["config"] != to_toml(self.config.lasting()):
             raise CheckpointError("the checkpoint was written under another config than the run's config.toml")
         if state["data"] != self.data.fingerprint:
             raise CheckpointError(f"the data differs from that of the checkpoint ({self.data.origin})")

@@ -29,7 +29,7 @@ from esper.simic.learning.rollout import Rollout, RolloutBuffer
 from esper.simic.plugins import load_plugins, plugin_hashes
 from esper.simic.runs.paired import paired_difference
 from esper.simic.runs.ppo_config import PPORunConfig
-from esper.simic.runs.work import run_started, versions
+from esper.simic.runs.work import machine, run_started, versions
 from esper.tamiyo import blueprint_names, make
 from esper.tamiyo.policy.heads import Exploration
 from esper.tamiyo.policy.network import PolicyConfig
@@ -38,6 +38,7 @@ from esper.tamiyo.policy.policy_file import POLICY_FILE, save_policy
 from esper.tolaria.data.streams import stream_seed
 from esper.tolaria.tasks import get as get_task
 from esper.tolaria.training.device import device_named
+from esper.tolaria.training.engine import choose
 
 TRAINING_SEEDS = 1_000_000
 """Host seeds from here on are for training; smaller ones, which every other command uses, stay unseen for the examination."""
@@ -57,7 +58,9 @@ class PPORun:
         load_plugins(config.plugins)
         for task in config.task:
             get_task(task)
-        device = device_named(config.device)  # a mistake is told before any worker starts
+        self.devices = [device_named(name) for name in config.every_device]  # a mistake is told before any worker starts
+        device = self.devices[0]
+        self.choice = choose(config.engine, config.training, device)
         torch.set_num_threads(config.threads or 1)
         policy = self._first_policy().to(device)
         self.learner = Learner(policy, config.ppo.over(config.rounds), config.seed)
@@ -92,8 +95,7 @@ class PPORun:
     def environment(self) -> Environment:
         """The hosts' environment, made when it is first needed: in this process, or in workers."""
         if self._environment is None:
-            workers = min(self.config.workers, self.config.hosts)
-            self._environment = environment(self.config, workers if workers > 1 else 0)
+            self._environment = environment(self.config, self._workers() if self._workers() > 1 else 0)
         return self._environment
 
     def close(self) -> None:
@@ -101,6 +103,10 @@ class PPORun:
         if self._environment is not None:
             self._environment.close()
             self._environment = None
+
+    def _workers(self) -> int:
+        """Processes that grow hosts: a GPU is shared best within one."""
+        return 1 if self.devices[0].type == "cuda" else min(self.config.workers, self.config.hosts)
 
     def _first_policy(self) -> Policy:
         config = self.config
@@ -145,7 +151,8 @@ class PPORun:
     def begin(self) -> None:
         """Tell what begins, and what was learned so far."""
         config = self.config
-        about = {"workers": config.workers, "rollout_bytes": self.buffer.nbytes, "examined": config.examined, "arms": len(self.ARMS)}
+        sizes = {"workers": self._workers(), "rollout_bytes": self.buffer.nbytes, "examined": config.examined, "arms": len(self.ARMS)}
+        about: dict[str, float | int | str] = {**sizes, **machine(self.choice, self.devices)}
         task = ",".join(config.task)
         started = run_started(self.command, config, task=task, hosts=config.hosts, rounds=config.rounds, round=self.round, **about)
         self.hub.emit(started)

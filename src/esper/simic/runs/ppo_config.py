@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from esper.leyline.config import Count, NonNegativeInt, Range, Size, check_ranges
 from esper.leyline.errors import ConfigError
 from esper.leyline.reports import GateConfig
-from esper.simic.growth.config import GrowthConfig
+from esper.simic.growth.config import MACHINE, GrowthConfig
 from esper.simic.learning.ppo_config import PPOConfig, PriorStrength
 from esper.tamiyo.controllers.prior import Prior
 from esper.tolaria.training.config import TrainingConfig
@@ -45,7 +45,7 @@ def _few_rounds() -> PPOConfig:
     )
 
 
-CHANGEABLE = ("rounds", "examined", "deterministic", "workers", "checkpoint_every", "ppo")
+CHANGEABLE = ("rounds", "examined", "deterministic", "checkpoint_every", "ppo", "workers", *MACHINE)
 """Settings that may be others when an interrupted run goes on, but for ppo.prior; the rest is part of what was learned so far."""
 
 

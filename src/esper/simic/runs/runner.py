@@ -19,7 +19,7 @@ from esper.leyline.errors import ConfigError, EsperError, Interrupted, RunError
 from esper.leyline.events import Note, RoundFinished, RunFinished
 from esper.leyline.files import remove_unfinished
 from esper.nissa import BEGINNING, SINKS, Hub, JsonlSink, Sink, make_sink
-from esper.simic.growth.config import ControllerRunConfig, GrowthConfig
+from esper.simic.growth.config import MACHINE, ControllerRunConfig, GrowthConfig
 from esper.simic.growth.deciding import is_policy_file
 from esper.simic.growth.recording import FOLDER
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
@@ -119,7 +119,7 @@ def _anchored(config: Config) -> Config:
 
 def _with_settings(config: Config, settings: Mapping[str, object]) -> Config:
     """The config with these settings, if a run may go on with others."""
-    allowed = CHANGEABLE if isinstance(config, PPORunConfig) else ()
+    allowed = CHANGEABLE if isinstance(config, PPORunConfig) else MACHINE if isinstance(config, ControllerRunConfig) else ()
     for key in settings:
         if key.split(".")[0] not in allowed or key.startswith("ppo.prior."):
             can = f"what can: {', '.join(allowed)}" if allowed else "this kind of run goes on as it began"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -11,6 +11,7 @@ import torch
 import esper
 from esper.leyline.events import RunStarted
 from esper.simic.growth.play import Progress
+from esper.tolaria.training.engine import Choice
 
 
 class Work(Protocol):
@@ -55,6 +56,11 @@ def run_started(command: str, config: Any, *, task: str, hosts: int, rounds: int
     return RunStarted(
         command=command, method=config.kind, task=task, hosts=hosts, rounds=rounds, seed=config.seed, versions=versions(), about=about
     )
+
+
+def machine(choice: Choice, devices: Sequence[torch.device]) -> dict[str, str]:
+    """Where and how hosts are trained, as a run tells it at its start."""
+    return {"engine": choice.engine, "engine_why": choice.why, "devices": ", ".join(map(str, devices))}
 
 
 def versions() -> dict[str, str]:

@@ -12,15 +12,13 @@ from esper.tolaria.training.governor import GovernorConfig
 
 Precision = Literal["fp32", "bf16"]
 EngineName = Literal["auto", "serial", "fleet"]
+"""What trains hosts; see `GrowthConfig.engine`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
     """How hosts are trained; the same for all hosts of a run."""
 
-    engine: EngineName = "auto"
-    """What trains the hosts: serial, one after another; fleet, hosts of one architecture as one program; auto, fleet on a GPU and serial
-    on a CPU. Results do not depend on it but for rounding."""
     isolation: Isolation = "boost"
     """How seeds in TRAINING are kept from touching the host: boost, ste, shadow or none."""
     clip: NonNegative = 1.0

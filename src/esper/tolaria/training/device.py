@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from esper.leyline.errors import DeviceError
 
 
 def device_named(name: str) -> torch.device:
-    """The device, or DeviceError for one that is not here, or that hosts do not train on."""
+    """The device, or DeviceError for one that is not here, or that hosts do not train on. On a GPU torch is told to be deterministic."""
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -18,4 +20,9 @@ def device_named(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         seen = f"{torch.cuda.device_count()} of them, counted from 0" if torch.cuda.is_available() else "no GPU here; use --device cpu"
         raise DeviceError(f"device {name!r} was asked for and torch sees {seen}")
+    if device.type == "cuda":
+        # The same command gives the same numbers twice: fleets run on several streams, for which cuBLAS needs memory of a fixed size.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+        return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
     return device

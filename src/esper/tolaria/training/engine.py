@@ -6,8 +6,9 @@ for many hosts at once; it reads what came out of the device once for all of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -15,11 +16,12 @@ from torch import Tensor
 from esper.kasmina.stacking.check import Checked
 from esper.kasmina.stacking.errors import Unstackable, UnstackableSeed
 from esper.kasmina.stacking.room import Room, exact, spare
+from esper.leyline.errors import DeviceError
 from esper.leyline.reports import EpochReport
 from esper.leyline.stages import OCCUPIED
 from esper.tolaria.data import Split
-from esper.tolaria.training.config import TrainingConfig
-from esper.tolaria.training.fleet import Fleet, check_fleet, fleet_key
+from esper.tolaria.training.config import EngineName, TrainingConfig
+from esper.tolaria.training.fleet import Fleet, check_fleet, check_memory, fleet_key
 from esper.tolaria.training.host import Host
 from esper.tolaria.training.validation import Array, Score, read_all
 
@@ -39,9 +41,16 @@ class Engine(Protocol):
     def score(self, hosts: Sequence[Host], split: Callable[[Host], Split]) -> list[Score]:
         """The network that would be harvested from each host now, on a split, in order."""
 
+    def drain_notes(self) -> list[str]:
+        """What people should know of how hosts were trained since the last call."""
+
 
 class SerialEngine:
     """One host after another, on any device."""
+
+    def drain_notes(self) -> list[str]:
+        """There is nothing to remark."""
+        return []
 
     def run_epoch(self, hosts: Sequence[Host], progress: Progress | None = None) -> list[EpochReport]:
         """Train each host for one epoch and report, in order; `progress` is told how many are done."""
@@ -80,8 +89,17 @@ class FleetEngine:
         self._refused: set[tuple[Hashable, str, str]] = set()
         """Seeds that cannot be stacked: the key, the slot, the blueprint."""
 
+    def drain_notes(self) -> list[str]:
+        """Why some hosts are not in a fleet, since the last call."""
+        notes, self.notes = self.notes, []
+        return notes
+
     def run_epoch(self, hosts: Sequence[Host], progress: Progress | None = None) -> list[EpochReport]:
         """Train each host for one epoch and report, in order; `progress` is told how many are done."""
+        with _memory_told():
+            return self._run_epoch(hosts, progress)
+
+    def _run_epoch(self, hosts: Sequence[Host], progress: Progress | None) -> list[EpochReport]:
         pending = []
         for fleet in self._formed(hosts):
             with fleet.on_stream():
@@ -103,6 +121,10 @@ class FleetEngine:
 
     def score(self, hosts: Sequence[Host], split: Callable[[Host], Split]) -> list[Score]:
         """The network that would be harvested from each host now, on a split, in order."""
+        with _memory_told():
+            return self._score(hosts, split)
+
+    def _score(self, hosts: Sequence[Host], split: Callable[[Host], Split]) -> list[Score]:
         scores: dict[Host, Score] = {}
         by_fleet: dict[Fleet, list[Host]] = {}
         for host in hosts:
@@ -153,6 +175,8 @@ class FleetEngine:
         checked, count = self._checked[key], len(hosts)
         assert checked is not None
         rows = count if room is exact else count + 1 if count > MANY else spare(count + 1, 0)
+        if hosts[0].split.x.device.type == "cuda":
+            check_memory(hosts[0], checked, rows)
         return Fleet(hosts[0], checked, rows, room, self._seeds_checked)
 
     def _can_be_stacked(self, key: Hashable, host: Host) -> bool:
@@ -164,6 +188,18 @@ class FleetEngine:
                 self.notes.append(f"hosts of task {host.task.name!r} are trained one by one: {error}")
         seeds = {(slot.id, slot.state.blueprint) for slot in host.model.slots.values() if slot.state.stage in OCCUPIED}
         return self._checked[key] is not None and not any((key, *seed) in self._refused for seed in seeds)
+
+
+@contextmanager
+def _memory_told() -> Iterator[None]:
+    """Running out of memory is one sentence."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise DeviceError(
+            "the GPU ran out of memory; what was saved is intact: go on with fewer --hosts, a smaller --training.eval-batch, "
+            "--training.precision bf16, or more --devices"
+        ) from error
 
 
 def _read(groups: Sequence[tuple[Fleet, Sequence[Tensor]]]) -> list[list[Array]]:
@@ -180,15 +216,22 @@ def _read(groups: Sequence[tuple[Fleet, Sequence[Tensor]]]) -> list[list[Array]]
 
 
 ENGINES: dict[str, type[Engine]] = {"serial": SerialEngine, "fleet": FleetEngine}
-"""Every engine by its name in `training.engine`."""
+"""Every engine by its name; `choose` says which one is meant."""
 
 
-def choose(config: TrainingConfig, device: torch.device) -> tuple[str, str]:
-    """The engine's name that a config means on a device, and why."""
-    if config.engine != "auto":
-        return config.engine, "as asked for"
+class Choice(NamedTuple):
+    """An engine, and why it was chosen."""
+
+    engine: str
+    why: str
+
+
+def choose(engine: EngineName, config: TrainingConfig, device: torch.device) -> Choice:
+    """The engine that is meant on a device."""
+    if engine != "auto":
+        return Choice(engine, "as asked for")
     if config.compile:
-        return "serial", "training.compile is set"
+        return Choice("serial", "training.compile is set, and a fleet runs as written")
     if device.type == "cuda":
-        return "fleet", "a GPU trains many hosts in the time of one"
-    return "serial", "on a CPU hosts one after another are as fast, in worker processes faster"
+        return Choice("fleet", "a GPU trains many small hosts in the time of one")
+    return Choice("serial", "hosts that grow are faster one by one on a CPU")

@@ -22,8 +22,10 @@ from esper.kasmina.stacking.errors import Unstackable
 from esper.kasmina.stacking.growables import StackedGrowables, bare_host
 from esper.kasmina.stacking.learning import Learner, Rates
 from esper.kasmina.stacking.room import Room, spare
-from esper.kasmina.stacking.stacked import Streams, draws_at_random
+from esper.kasmina.stacking.rows import Rows
+from esper.kasmina.stacking.stacked import StackedModule, Streams, draws_at_random
 from esper.kasmina.stacking.views import View
+from esper.leyline.errors import DeviceError
 from esper.leyline.stages import Stage
 from esper.tolaria.data import Split, stream_seed
 from esper.tolaria.data.streams import draws_from
@@ -36,6 +38,8 @@ from esper.tolaria.training.validation import Array, Scores, wanted_of
 
 CHECK_SAMPLES = 6
 """Samples, of two hosts together, that an architecture is tried on."""
+SEEDS_SHARE = 3
+"""How many times the memory of a bare host a growing one may take."""
 SHORT_EPOCH = 64
 """Steps up to which an epoch is too short to capture its step anew whenever some host grows something new: room is made ahead."""
 MEASURED_BYTES = 2**31
@@ -67,6 +71,36 @@ def check_fleet(host: Host) -> Checked:
         if both.shape != alone.shape or not torch.allclose(both, alone, rtol=1e-3, atol=1e-5):
             raise Unstackable("the task's loss is another for two hosts at once than one by one")
     return checked
+
+
+def check_memory(host: Host, checked: Checked, rows: int) -> None:
+    """Raise DeviceError if so many hosts like this one do not fit on its GPU, by what a step of two of them takes."""
+    device = host.split.x.device
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    _try_step(host, checked)
+    each = (torch.cuda.max_memory_allocated(device) - before) // 2
+    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if SEEDS_SHARE * each * rows > free:
+        fits = max(0, int(free // (SEEDS_SHARE * each)) - 1)
+        need, there = (f"{size / 2**30:.1f} GiB" for size in (SEEDS_SHARE * each * rows, free))
+        raise DeviceError(
+            f"{rows - 1} hosts of task {host.task.name!r} with batches of {host.member.batch} need about {need} on {device}, "
+            f"which has {there} free: at most {fits} fit; lower --hosts, or name more --devices"
+        )
+
+
+def _try_step(host: Host, checked: Checked) -> None:
+    """The forward and backward pass of two hosts like this one, on copies."""
+    module = bare_host(host.model)
+    stacked, rows = StackedModule(module, [slot.place.path for slot in host.model.slots.values()]), Rows(module, 2, None, checked.unused)
+    values = rows.values()
+    stacked.bind(values, 2, Streams([0, 0], host.split.x.device), [0, 1])
+    x, y = host.batch(torch.arange(2 * host.member.batch, device=host.split.x.device) % len(host.split), 0)
+    with autocast(host.config.precision, x.device):
+        losses = _losses(host.task, stacked.module(x), y, 2)
+    torch.autograd.grad(losses.sum(), [values[name] for name in rows.names], allow_unused=True)
 
 
 def _losses(task: Task, logits: Tensor, y: Tensor, hosts: int) -> Tensor:
