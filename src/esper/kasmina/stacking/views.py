@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as recompute
 
 from esper.kasmina.blending import ADDITIVE, combine, isolated
 from esper.kasmina.growable import Growable
 from esper.kasmina.slot import Form, Slot
 from esper.kasmina.stacking.room import AHEAD_KINDS, spare
 from esper.kasmina.stacking.rows import Rows
+from esper.kasmina.stacking.rules import grown
 from esper.kasmina.stacking.stacked import StackedModule, Streams
 from esper.kasmina.stacking.storage import Storage
 from esper.leyline.actions import Style
@@ -69,9 +71,12 @@ class Seeds:
     """Like seeds at one slot, or like gates, of several hosts."""
 
     module: StackedModule
+    """The seeds' branches, or the gates: what a seed does besides is the same for all blueprints."""
     rows: Rows
     row_of: dict[int, int] = field(default_factory=dict)
     """By host."""
+    checkpoint: bool = False
+    """Whether branches are computed again in the backward pass."""
 
 
 @dataclass(slots=True, eq=False)
@@ -180,8 +185,7 @@ class _Bound:
     """Like seeds, or gates, as a view runs them: the storage itself, or copies of some rows."""
 
     key: SeedKey
-    module: StackedModule
-    rows: Rows
+    seeds: Seeds
     values: dict[str, Tensor]
     which: Tensor | None
     """int64 (n,): the rows that are copied; None for all of the storage."""
@@ -191,7 +195,7 @@ class _Bound:
     def copy(self) -> None:
         """Copy what is a copy again."""
         if self.which is not None:
-            self.values.update(self.rows.copies(self.which))
+            self.values.update(self.seeds.rows.copies(self.which))
 
 
 @dataclass(slots=True, eq=False)
@@ -277,7 +281,7 @@ class View:
             seeds = stack.seeds[key]
             leaf = key.role is self.learns
             values = seeds.rows.values() if leaf else seeds.rows.copies(ints[copied])
-            bound = self.bounds[key] = _Bound(key, seeds.module, seeds.rows, values, which=None if leaf else ints[copied])
+            bound = self.bounds[key] = _Bound(key, seeds, values, which=None if leaf else ints[copied])
             if leaf:
                 self.learning.append(Learning(seeds.rows, values, bound.places, key.slot, gate=not key.blueprint))
         self.slots: dict[str, _AtSlot] = {}
@@ -338,7 +342,7 @@ class View:
         among: dict[int, int] = {}
         first = 0
         for bound in bounds:
-            seeds, size = self.stack.seeds[bound.key], self.needs.seeds[bound.key]
+            seeds, size = bound.seeds, self.needs.seeds[bound.key]
             if bound.which is None:
                 used = {at: row_of[host] for host, at in seeds.row_of.items()}
             else:
@@ -382,18 +386,25 @@ class View:
         # Everything that all seeds or all groups have in common is done for all of them at once: an operation costs more than its rows.
         x = h.index_select(1, at.taken)
         into = x if at.isolated is None else torch.where(at.isolated.view(-1, *[1] * (x.dim() - 2)), x.detach(), x)
-        outputs = [self._run(bound, each) for bound, each in zip(at.seeds, _split(into, at.sizes), strict=True)]
-        s = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
+        branches = [self._branch(bound, each) for bound, each in zip(at.seeds, _split(into, at.sizes), strict=True)]
+        s = grown(into, _joined([bound.values["gamma"] for bound in at.seeds]), _joined(branches, 1))
         parts = zip(at.groups, *(_split(each.index_select(1, at.among), at.counts) for each in (x, s)), strict=True)
-        results = [self._blended(group, mine, grown) for group, mine, grown in parts]
-        result = results[0] if len(results) == 1 else torch.cat(results, 1)
+        result = _joined([self._blended(group, mine, new) for group, mine, new in parts], 1)
         return h.index_copy(1, at.positions, result.to(h.dtype)).flatten(0, 1)
 
-    def _run(self, bound: _Bound, x: Tensor) -> Tensor:
-        """Seeds, or gates, on their rows, (S, n, ...)."""
-        bound.module.bind(bound.values, x.shape[1], self.streams, bound.places)
-        out: Tensor = bound.module.module(x.flatten(0, 1))
-        return out.unflatten(0, x.shape[:2])
+    def _branch(self, bound: _Bound, x: Tensor) -> Tensor:
+        """The branches of seeds on their rows, (S, n, ...)."""
+        stacked = bound.seeds.module
+
+        def branch(rows: Tensor) -> Tensor:
+            values = {name.removeprefix("branch."): each for name, each in bound.values.items() if name != "gamma"}
+            stacked.bind(values, x.shape[1], self.streams, bound.places)
+            out: Tensor = stacked.module(rows)
+            return out
+
+        checkpoint = bound.seeds.checkpoint and stacked.module.training
+        rows = x.flatten(0, 1)
+        return (recompute(branch, rows, use_reentrant=False) if checkpoint else branch(rows)).view(x.shape)
 
     def _blended(self, group: _Group, h: Tensor, s: Tensor) -> Tensor:
         if group.kind is Kind.ISOLATED:
@@ -408,9 +419,9 @@ class View:
     def _gate(self, group: _Group, h: Tensor) -> Tensor:
         """What the gates of these rows give, from several stacks of them: those that learn and those that do not."""
         values = [bound.values for bound in group.gates]
-        gathered = {name: torch.cat([each[name] for each in values]).index_select(0, group.back) for name in values[0]}
+        gathered = {name: _joined([each[name] for each in values]).index_select(0, group.back) for name in values[0]}
         places = [place for bound in group.gates for place in bound.places]
-        module = group.gates[0].module
+        module = group.gates[0].seeds.module
         module.bind(gathered, h.shape[1], self.streams, places)
         out: Tensor = module.module(h.flatten(0, 1))
         return out.unflatten(0, h.shape[:2])
@@ -419,6 +430,11 @@ class View:
 def _split(x: Tensor, sizes: list[int]) -> Sequence[Tensor]:
     """Parts of (S, rows, ...) with so many rows each."""
     return (x,) if len(sizes) == 1 else x.split(sizes, 1)
+
+
+def _joined(parts: list[Tensor], dim: int = 0) -> Tensor:
+    """Tensors one after another."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
 
 def parts_of(model: Growable, forms: dict[str, Form]) -> dict[str, Part]:
