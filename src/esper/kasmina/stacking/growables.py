@@ -25,7 +25,7 @@ from esper.kasmina.slot import FIGURES, Form
 from esper.kasmina.stacking.check import Checked, check_stackable
 from esper.kasmina.stacking.errors import Unstackable, UnstackableSeed
 from esper.kasmina.stacking.room import AHEAD_SEEDS, Room, spare
-from esper.kasmina.stacking.rows import Rows
+from esper.kasmina.stacking.rows import Rows, sent
 from esper.kasmina.stacking.stacked import StackedModule
 from esper.kasmina.stacking.storage import Storage
 from esper.kasmina.stacking.views import Configuration, Needs, Part, Role, SeedKey, Seeds, View, needs_of, parts_of
@@ -189,7 +189,7 @@ class StackedGrowables:
         finite = torch.ones(len(self.slots), len(self.rows), 1, device=self.device)
         if found:
             # A seed and its gate are finite together.
-            at, hosts, rows = torch.tensor(found, device=self.device).unbind(1)
+            at, hosts, rows = sent(torch.tensor(found), self.device).unbind(1)
             broken = torch.zeros_like(finite).index_put_((at, hosts), (~self.storage.finite()[rows, None]).float(), accumulate=True)
             finite = (broken == 0).float()
         for row, model in enumerate(self.models):

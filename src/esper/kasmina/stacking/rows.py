@@ -13,6 +13,11 @@ STATES: dict[type[optim.Optimizer], tuple[str, ...]] = {optim.SGD: ("momentum_bu
 """What each optimiser keeps of a parameter, besides its count of steps."""
 
 
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on a device, for which nobody waits: from memory that may be written to again at once."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.clone()
+
+
 class Rows:
     """Modules of one structure with their tensors in one storage, together with what their optimisers keep.
 
@@ -203,7 +208,7 @@ class Rows:
                 optimizer = self.optimizers[row]
                 assert optimizer is not None
                 counts[row] = float(optimizer.state[self._tensors[row][self.names[0]]]["step"])
-            self.steps.copy_(torch.tensor(counts))
+            self.steps.copy_(sent(torch.tensor(counts), self.steps.device))
 
     def end_steps(self, taken: int) -> None:
         """Tell the optimisers how many steps every row has taken since `begin_steps`."""

@@ -64,6 +64,8 @@ def linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 @stacking_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    if x.device.type == "cuda" and _pointwise(layer):
+        return _mixed(layer, x)
     hosts, merged, padding = x.shape[1], x.flatten(1, 2), layer.padding
     if layer.padding_mode != "zeros":
         merged, padding = F.pad(merged, layer._reversed_padding_repeated_twice, mode=layer.padding_mode), 0  # type: ignore[assignment]
@@ -71,6 +73,22 @@ def convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
     convolve: Any = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[merged.dim()]
     out = convolve(merged, layer.weight.flatten(0, 1), bias, layer.stride, padding, layer.dilation, layer.groups * hosts)
     return out.unflatten(1, (hosts, -1))
+
+
+def _pointwise(layer: nn.Conv2d) -> bool:
+    """Whether a convolution mixes the channels at each place and does nothing else."""
+    ones, zeros = (1,) * len(layer.kernel_size), (0,) * len(layer.kernel_size)
+    return layer.kernel_size == ones and layer.stride == ones and layer.padding in (zeros, "valid", "same") and layer.groups == 1
+
+
+def _mixed(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    """A pointwise convolution as a product, which on a GPU takes a third of the kernels of a grouped convolution."""
+    samples, _, _, *space = x.shape
+    weight = layer.weight.flatten(2).expand(samples, *layer.weight.shape[:3])  # (S, N, O, C)
+    out = torch.matmul(weight, x.flatten(3))
+    if layer.bias is not None:
+        out = out + layer.bias.unsqueeze(-1)
+    return out.unflatten(3, space)
 
 
 @stacking_rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

@@ -15,7 +15,7 @@ from esper.kasmina.blending import ADDITIVE, combine, isolated
 from esper.kasmina.growable import Growable
 from esper.kasmina.slot import Form, Slot
 from esper.kasmina.stacking.room import AHEAD_KINDS, spare
-from esper.kasmina.stacking.rows import Rows
+from esper.kasmina.stacking.rows import Rows, sent
 from esper.kasmina.stacking.rules import grown
 from esper.kasmina.stacking.stacked import StackedModule, Streams
 from esper.kasmina.stacking.storage import Storage
@@ -164,7 +164,7 @@ class Packed:
     def write(self) -> None:
         """Copy what was staged to the device."""
         assert self.made is not None
-        self.made.copy_(self._staged.clone(), non_blocking=True)
+        self.made.copy_(sent(self._staged, self.device))
 
 
 @dataclass(slots=True, eq=False)

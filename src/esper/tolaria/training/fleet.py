@@ -6,6 +6,7 @@ learns does not depend on the others. Nothing here waits for the device but the 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from esper.kasmina.stacking.errors import Unstackable
 from esper.kasmina.stacking.growables import StackedGrowables, bare_host
 from esper.kasmina.stacking.learning import Learner, Rates
 from esper.kasmina.stacking.room import Room, spare
-from esper.kasmina.stacking.rows import Rows
+from esper.kasmina.stacking.rows import Rows, sent
 from esper.kasmina.stacking.stacked import StackedModule, Streams, draws_at_random
 from esper.kasmina.stacking.views import View
 from esper.leyline.errors import DeviceError
@@ -128,7 +129,7 @@ def _pooled(tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
             first[key] = sum(map(len, different))
             different.append(tensor)
         starts.append(first[key])
-    return different[0] if len(different) == 1 else torch.cat(different), torch.tensor(starts, device=tensors[0].device)
+    return different[0] if len(different) == 1 else torch.cat(different), sent(torch.tensor(starts), tensors[0].device)
 
 
 @dataclass(slots=True, eq=False)
@@ -199,11 +200,26 @@ class Captured:
             self.work()
             return
         if self.graph is None:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool, stream=torch.cuda.current_stream()):
-                self.work()
-            self.graph = graph
+            self.graph = self._captured()
         self.graph.replay()
+
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        """The work as a graph. Not by `torch.cuda.graph`, which collects garbage and empties caches each time.
+
+        Nothing is collected meanwhile: a graph of before that is freed while another is captured spoils it.
+        """
+        graph, collecting = torch.cuda.CUDAGraph(), gc.isenabled()
+        gc.disable()
+        try:
+            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            try:
+                self.work()
+            finally:
+                graph.capture_end()
+        finally:
+            if collecting:
+                gc.enable()
+        return graph
 
 
 class Fleet:
@@ -239,6 +255,8 @@ class Fleet:
         self._learner: Learner | None = None
         self._steps: dict[int, _Step] = {}
         self._measurements: dict[Hashable, _Measurement] = {}
+        self._counted: dict[int, tuple[Tensor, Tensor]] = {}
+        """Samples of each class, by the targets that were counted."""
         self._reference: dict[tuple[Host, int], Tensor] = {}
         """Where the inputs are that batch norms are made anew from, by host and number."""
 
@@ -262,7 +280,7 @@ class Fleet:
             present = [host for host in self.hosts if host is not None]
             self.pool = _Pool([(present[0] if host is None else host).split for host in self.hosts])
             self._reference = {key: value for key, value in self._reference.items() if key[0] in wanted}
-            self.active.copy_(torch.tensor([host is not None for host in self.hosts]))
+            self.active.copy_(sent(torch.tensor([host is not None for host in self.hosts]), self.device))
 
     def release(self) -> None:
         """Give every host tensors of its own again."""
@@ -313,8 +331,9 @@ class Fleet:
         for row, plan in plans.items():
             orders[:, row] = plan.order
         every = torch.arange(len(self.hosts), device=self.device)
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            for positions in orders.to(self.device).split(self.sizes):
+        random = draws_at_random(self.stack.network)
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else [], enabled=random):
+            for positions in sent(orders, self.device).split(self.sizes):
                 if len(positions) not in self._steps:
                     self._steps[len(positions)] = _Step(self)
                 self._steps[len(positions)](*self.batch(every, positions, drawn))
@@ -353,7 +372,7 @@ class Fleet:
             host = self.hosts[row]
             assert host is not None
             seeds[row] = stream_seed(*augment_stream(host.seed, epoch))
-        return seeds.to(self.device)
+        return sent(seeds, self.device)
 
     def _streams(self, plans: Mapping[int, EpochPlan]) -> Streams | None:
         if not draws_at_random(self.stack.network):
@@ -368,7 +387,7 @@ class Fleet:
             host = self.hosts[row]
             assert host is not None
             columns[:, row] = torch.tensor([host.member.rate_at(plan.epoch), host.member.weight_decay, host.member.momentum])
-        self._figures.copy_(columns)
+        self._figures.copy_(sent(columns, self.device))
 
     # Measurements
 
@@ -396,9 +415,15 @@ class Fleet:
                 known = self._measurements[key] = _Measurement(self, view, norms, precision)
             for into, values in zip(found, known.run(split, self._references(view, size, drawn)), strict=True):
                 into[at : at + len(part)] = values[: len(part)]
-        total = torch.bincount(split.y, minlength=self.task.classes) if counted else found[2].new_zeros(0)
+        total = self._class_counts(split) if counted else found[2].new_zeros(0)
         losses, hits, right = found
         return Measured(list(wanted), losses, hits, right, total, targets=split.y.numel() // len(split))
+
+    def _class_counts(self, split: Split) -> Tensor:
+        """Samples of each class, counted once: counting waits for the device."""
+        if id(split.y) not in self._counted:
+            self._counted[id(split.y)] = (split.y, torch.bincount(split.y, minlength=self.task.classes))
+        return self._counted[id(split.y)][1]
 
     def _references(self, view: View, size: int, drawn: Tensor | None) -> list[Tensor]:
         """Training inputs of each row's host, as its batch norms are made anew from, in batches."""
@@ -411,7 +436,7 @@ class Fleet:
                 if (host, size) not in self._reference:
                     self._reference[host, size] = host.reference_positions(size)
                 columns[:, column] = self._reference[host, size]
-        parts = columns.to(self.device).split(batch_sizes(size, self.config.eval_batch))
+        parts = sent(columns, self.device).split(batch_sizes(size, self.config.eval_batch))
         return [self.batch(view.which, part, drawn)[0] for part in parts]
 
 

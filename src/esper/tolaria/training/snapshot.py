@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,12 +29,14 @@ class Snapshot:
     @torch.no_grad()
     def take(cls, model: Growable, optimizer: optim.Optimizer, governor: Governor, epoch: int) -> Snapshot:
         """The host as it is now, after `epoch` epochs."""
-        tensors = {name: value.detach().to("cpu", copy=True) for name, value in _lasting(model).items()}
-        momentum = {
-            name: {k: v.detach().to("cpu", copy=True) if isinstance(v, Tensor) else v for k, v in optimizer.state[p].items()}
-            for name, p in _lasting_parameters(model).items()
-            if p in optimizer.state
-        }
+        lasting = _lasting(model)
+        states = {name: optimizer.state[p] for name, p in _lasting_parameters(model).items() if p in optimizer.state}
+        kept = [(name, key, value) for name, state in states.items() for key, value in state.items()]
+        copies = iter(_on_cpu([*lasting.values(), *(value for _, _, value in kept if isinstance(value, Tensor))]))
+        tensors = {name: next(copies) for name in lasting}
+        momentum: dict[str, dict[str, Any]] = {name: {} for name in states}
+        for name, key, value in kept:
+            momentum[name][key] = next(copies) if isinstance(value, Tensor) else value
         return cls(epoch, tensors, momentum, governor.state())
 
     def with_new_fossils(self, model: Growable, optimizer: optim.Optimizer, governor: Governor) -> Snapshot:
@@ -61,6 +64,17 @@ class Snapshot:
     def state(self) -> dict[str, Any]:
         """The fields by name, which `Snapshot(**state)` takes."""
         return {"epoch": self.epoch, "tensors": self.tensors, "momentum": self.momentum, "governor": self.governor}
+
+
+def _on_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies of tensors in CPU memory. From a GPU they come together, one transfer for each type: each would be waited for."""
+    copies: list[Tensor | None] = [tensor.detach().clone() if tensor.device.type == "cpu" else None for tensor in tensors]
+    for dtype in {tensor.dtype for tensor, copy in zip(tensors, copies, strict=True) if copy is None}:
+        mine = [at for at, copy in enumerate(copies) if copy is None and tensors[at].dtype == dtype]
+        together = torch.cat([tensors[at].detach().reshape(-1) for at in mine]).cpu()
+        for at, part in zip(mine, together.split([tensors[at].numel() for at in mine]), strict=True):
+            copies[at] = part.view(tensors[at].shape).clone()
+    return [copy for copy in copies if copy is not None]
 
 
 def _lasting(model: Growable) -> dict[str, Tensor]:
