@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from esper.kasmina.stacking.rows import Rows
+from esper.kasmina.stacking.rows import Rows, sent
 
 CHUNK = 256
 """Numbers that are summed one after another; the sums of such chunks are summed then, so that long sums are as exact as short ones."""
@@ -28,14 +28,14 @@ class Segments:
             self.first_row.append(self.first_row[-1] + len(part))
             self.first_segment.append(self.first_segment[-1] + len(rows[-1]))
         length = np.concatenate(lengths)
-        self.rows = torch.from_numpy(np.concatenate(rows)).to(device)
+        self.rows = sent(torch.from_numpy(np.concatenate(rows)), device)
         """int64 (segments,): of each, its row."""
-        self._lengths = torch.from_numpy(length).to(device)
+        self._lengths = sent(torch.from_numpy(length), device)
         chunks = -(-length // CHUNK)
         sizes = np.full(chunks.sum(), CHUNK)
         sizes[np.cumsum(chunks) - 1] = length - (chunks - 1) * CHUNK
         # As offsets, which is what a GPU goes by: from lengths it would count them out anew each time.
-        self._offsets = [torch.from_numpy(np.concatenate(([0], np.cumsum(each)))).to(device) for each in (sizes, chunks)]
+        self._offsets = [sent(torch.from_numpy(np.concatenate(([0], np.cumsum(each)))), device) for each in (sizes, chunks)]
         self.elements = int(length.sum())
 
     def __len__(self) -> int:
