@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
-from esper.kasmina.blueprints import names
+from esper.kasmina.blueprints import Seed, names
 from esper.kasmina.gradients import SUMS
 from esper.kasmina.growable import Growable
 from esper.kasmina.norms import Norm, tracked_norms
@@ -271,14 +271,14 @@ class StackedGrowables:
         name = (key.slot, key.blueprint)
         checked = self._check_seed(key, like)
         if name not in self._modules:
-            self._modules[name] = StackedModule(like, batchless=checked.batchless)
+            self._modules[name] = _stacked(like, checked)
             self.network.parts.append(self._modules[name].module)
             self.network.parts[-1].train(self.network.training)
         optimizer = next(each for each in self.rows.optimizers if each is not None)
         stacked = Rows(like, rows, optimizer, checked.unused)
         if stacked.parameters and stacked.flat.dtype is not self.rows.flat.dtype:
             raise UnstackableSeed(key.slot, key.blueprint, "its parameters are of another type than its host's")
-        return Seeds(self._modules[name], stacked)
+        return Seeds(self._modules[name], stacked, checkpoint=isinstance(like, Seed) and like.checkpoint)
 
     def _check_seed(self, key: SeedKey, module: nn.Module) -> Checked:
         place = self.slots[key.slot]
@@ -290,6 +290,13 @@ class StackedGrowables:
             except Unstackable as error:
                 raise UnstackableSeed(key.slot, key.blueprint, str(error)) from error
         return self._seeds_checked[kind]
+
+
+def _stacked(like: nn.Module, checked: Checked) -> StackedModule:
+    """What runs for many gates, or for the branches of many seeds: x + gamma * branch(x) is put together for all blueprints at once."""
+    if not isinstance(like, Seed):
+        return StackedModule(like, batchless=checked.batchless)
+    return StackedModule(like.branch, batchless=[path.removeprefix("branch.") for path in checked.batchless])
 
 
 class _Network(nn.Module):

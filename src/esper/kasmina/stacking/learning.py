@@ -18,6 +18,7 @@ from torch import Tensor, optim
 
 from esper.kasmina.gradients import step_sums
 from esper.kasmina.stacking.growables import StackedGrowables
+from esper.kasmina.stacking.rows import sent
 from esper.kasmina.stacking.storage import Segments
 from esper.kasmina.stacking.views import Learning, Packed
 
@@ -175,7 +176,7 @@ class _AdamW(_Rule):
     def make(self) -> None:
         """Have tensors for the rates: what a step leaves of each parameter, and the learning rate of each row with a minus."""
         self.left, self.rate = torch.zeros_like(self.parameters), self.parameters.new_zeros(len(self.steps))
-        self.betas = torch.tensor(self.settings["betas"], device=self.steps.device, dtype=torch.float64)[:, None]
+        self.betas = sent(torch.tensor(self.settings["betas"], dtype=torch.float64)[:, None], self.steps.device)
 
     def fill(self, rates: Rates) -> None:
         """Take in the rates of an epoch, (rows,) each."""

@@ -27,7 +27,8 @@ class Rows:
     module holds the values of `like`, as far as they are finite: what runs through it means nothing, and is finite.
 
     like: a module of the structure. optimizer: of the kind that will step them; None if nothing will.
-    unused: parameters that never get a gradient, by name. fixed: where to keep what does not learn, (rows, *shape) by name.
+    unused: parameters that never get a gradient, by name. fixed: where to keep what does not learn, (rows, *shape) by name; None for
+    storage of its own.
     """
 
     def __init__(
@@ -56,9 +57,8 @@ class Rows:
         self._tensors: list[dict[str, Tensor]] = [{} for _ in range(rows)]
         self._empty = [finite(named[name].detach()).clone() for name in self.names]
         values = [each.expand(rows, *each.shape).reshape(-1) for each in self._empty]
-        like_all = next(iter(named.values()), torch.zeros(0)).detach()
-        flat = torch.cat(values) if values else like_all.new_zeros(0)
-        self.place(flat, {key: torch.zeros_like(flat) for key in self.kept}, torch.zeros(rows, device=like_all.device))
+        flat = torch.cat(values) if values else next(iter(named.values()), torch.zeros(0)).new_zeros(0)
+        self.place(flat, {key: torch.zeros_like(flat) for key in self.kept}, torch.zeros(rows, device=flat.device))
         others = {**{name: p for name, p in named.items() if name not in self.names}, **dict(like.named_buffers())}
         self._empty_fixed = {name: finite(each.detach()).clone() for name, each in others.items()}
         self.fixed = dict(fixed) if fixed is not None else {name: each.new_empty(rows, *each.shape) for name, each in others.items()}

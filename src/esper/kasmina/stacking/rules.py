@@ -148,9 +148,13 @@ def embedding(layer: nn.Embedding, tokens: Tensor) -> Tensor:
 def seed(layer: Seed, x: Tensor) -> Tensor:
     rows = x.flatten(0, 1)
     branch = recompute(layer.branch, rows, use_reentrant=False) if layer.checkpoint and layer.training else layer.branch(rows)
-    gamma: Tensor = layer.gamma  # (N, C, 1, 1) beside (S, N, C, H, W), and (N, d) beside (S, N, T, d)
-    gamma = gamma.view(gamma.shape[0], *[1] * (x.dim() - 1 - gamma.dim()), *gamma.shape[1:])
-    return x + gamma * branch.view(x.shape)
+    return grown(x, layer.gamma, branch.view(x.shape))
+
+
+def grown(x: Tensor, gamma: Tensor, branch: Tensor) -> Tensor:
+    """What seeds make of their inputs, given the outputs of their branches, (S, N, ...) both."""
+    # (N, C, 1, 1) beside (S, N, C, H, W), and (N, d) beside (S, N, T, d).
+    return x + gamma.view(gamma.shape[0], *[1] * (x.dim() - 1 - gamma.dim()), *gamma.shape[1:]) * branch
 
 
 @stacking_rule(GPTHost)

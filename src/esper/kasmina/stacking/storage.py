@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from esper.kasmina.stacking.rows import Rows
+from esper.kasmina.stacking.rows import Rows, sent
 
 CHUNK = 256
 """Numbers that are summed one after another; the sums of such chunks are summed then, so that long sums are as exact as short ones."""
@@ -28,13 +28,14 @@ class Segments:
             self.first_row.append(self.first_row[-1] + len(part))
             self.first_segment.append(self.first_segment[-1] + len(rows[-1]))
         length = np.concatenate(lengths)
-        self.rows = torch.from_numpy(np.concatenate(rows)).to(device)
+        self.rows = sent(torch.from_numpy(np.concatenate(rows)), device)
         """int64 (segments,): of each, its row."""
-        self._lengths = torch.from_numpy(length).to(device)
+        self._lengths = sent(torch.from_numpy(length), device)
         chunks = -(-length // CHUNK)
         sizes = np.full(chunks.sum(), CHUNK)
         sizes[np.cumsum(chunks) - 1] = length - (chunks - 1) * CHUNK
-        self._chunks, self._sizes = torch.from_numpy(chunks).to(device), torch.from_numpy(sizes).to(device)
+        # As offsets, which is what a GPU goes by: from lengths it would count them out anew each time.
+        self._offsets = [sent(torch.from_numpy(np.concatenate(([0], np.cumsum(each)))), device) for each in (sizes, chunks)]
         self.elements = int(length.sum())
 
     def __len__(self) -> int:
@@ -46,8 +47,8 @@ class Segments:
 
     def sums(self, vector: Tensor) -> Tensor:
         """Over each segment, (segments,). What is not finite in one reaches no other. Waits for no device."""
-        for lengths in (self._sizes, self._chunks):
-            vector = torch.segment_reduce(vector, "sum", lengths=lengths, unsafe=True)
+        for offsets in self._offsets:
+            vector = torch.segment_reduce(vector, "sum", offsets=offsets, unsafe=True)
         return vector
 
 
@@ -59,11 +60,11 @@ class Storage:
 
     def __init__(self, parts: Sequence[Rows]) -> None:
         self.parts = list(parts)
-        first = self.parts[0]
         sizes, rows = [len(part.flat) for part in self.parts], [len(part) for part in self.parts]
-        self.flat = torch.cat([part.flat for part in self.parts])
+        learning = [part for part in self.parts if part.names]  # a part without parameters may have no device
+        self.flat = torch.cat([part.flat for part in learning])
         """(elements,)."""
-        self.states = {key: torch.cat([part.states[key] for part in self.parts]) for key in first.kept}
+        self.states = {key: torch.cat([part.states[key] for part in learning]) for key in learning[0].kept}
         """The optimisers' figures by name, (elements,) each."""
         self.steps = torch.zeros(sum(rows), device=self.flat.device, dtype=torch.float64)
         """(rows,): how often each was stepped, once its part has read that."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as recompute
 
 from esper.kasmina.blending import ADDITIVE, combine, isolated
 from esper.kasmina.growable import Growable
 from esper.kasmina.slot import Form, Slot
 from esper.kasmina.stacking.room import AHEAD_KINDS, spare
 from esper.kasmina.stacking.rows import Rows, sent
+from esper.kasmina.stacking.rules import grown
 from esper.kasmina.stacking.stacked import StackedModule, Streams
 from esper.kasmina.stacking.storage import Storage
 from esper.leyline.actions import Style
@@ -68,9 +71,12 @@ class Seeds:
     """Like seeds at one slot, or like gates, of several hosts."""
 
     module: StackedModule
+    """The seeds' branches, or the gates: what a seed does besides is the same for all blueprints."""
     rows: Rows
     row_of: dict[int, int] = field(default_factory=dict)
     """By host."""
+    checkpoint: bool = False
+    """Whether branches are computed again in the backward pass."""
 
 
 @dataclass(slots=True, eq=False)
@@ -179,24 +185,17 @@ class _Bound:
     """Like seeds, or gates, as a view runs them: the storage itself, or copies of some rows."""
 
     key: SeedKey
-    module: StackedModule
-    rows: Rows
+    seeds: Seeds
     values: dict[str, Tensor]
     which: Tensor | None
     """int64 (n,): the rows that are copied; None for all of the storage."""
-    positions: Tensor
-    """int64 (n,): of each, the row of the batch that runs through it."""
-    isolated: Tensor
-    """bool (n,): rows whose features are cut off from the gradient."""
-    cut: bool
-    """Whether there can be such rows."""
     places: list[int] = field(default_factory=list)
     """Of each, its host."""
 
     def copy(self) -> None:
         """Copy what is a copy again."""
         if self.which is not None:
-            self.values.update(self.rows.copies(self.which))
+            self.values.update(self.seeds.rows.copies(self.which))
 
 
 @dataclass(slots=True, eq=False)
@@ -204,8 +203,6 @@ class _Group:
     """Rows of a slot that do the same with their seeds' outputs."""
 
     kind: Kind
-    among: Tensor
-    """int64 (n,): where they are among all rows that have a seed here."""
     alpha: Tensor
     gates: list[_Bound]
     back: Tensor
@@ -217,7 +214,17 @@ class _AtSlot:
     """What happens at one slot of a view."""
 
     seeds: list[_Bound]
+    sizes: list[int]
+    """Rows of each of them."""
+    taken: Tensor
+    """int64: the row of the batch that runs through each of their rows, one after another."""
+    isolated: Tensor | None
+    """bool, of the same shape: rows whose features are cut off from the gradient. None where there cannot be any."""
     groups: list[_Group]
+    counts: list[int]
+    """Rows of each group."""
+    among: Tensor
+    """int64: where the rows of the groups, one after another, are among all of the seeds' rows."""
     positions: Tensor
     """int64: rows of the batch in the order of `groups`."""
 
@@ -248,48 +255,50 @@ class View:
     def _build(self) -> None:
         stack, needs = self.stack, self.needs
         every = {key: size for key, size in needs.seeds.items() if size}
-        which = self._ints.add(needs.rows)
-        ints, bools = self._ints.add, self._bools.add
-        numbers = {key: (ints(size), ints(size), bools(size)) for key, size in every.items()}
-        groups = {key: (self._ints.add(size), self._floats.add(size), self._ints.add(size)) for key, size in needs.kinds.items()}
-        totals = {id: sum(size for (slot, _), size in needs.kinds.items() if slot == id) for id in stack.slots}
-        positions = {id: self._ints.add(total) for id, total in totals.items() if total}
-        self._numbers, self._groups, self._positions, self._which = numbers, groups, positions, which
-        self._make(which)
+        ints, bools, floats = self._ints.add, self._bools.add, self._floats.add
+        self._which = ints(needs.rows)
+        self._copied = {key: ints(size) for key, size in every.items()}
+        self._groups = {key: (floats(size), ints(size)) for key, size in needs.kinds.items()}
+        self._slots: dict[str, tuple[int, int, int, int]] = {}
+        """By slot, the numbers of its tensors: taken, isolated, among, positions."""
+        for id in stack.slots:
+            seeds = sum(size for key, size in every.items() if key.slot == id and key.blueprint)
+            rows = sum(size for (slot, _), size in needs.kinds.items() if slot == id)
+            if rows:
+                self._slots[id] = (ints(seeds), bools(seeds), ints(rows), ints(rows))
+        self._make()
 
-    def _make(self, which: int) -> None:
+    def _make(self) -> None:
         """The tensors, now that it is known how many."""
-        stack, needs, numbers, groups, positions = self.stack, self.needs, self._numbers, self._groups, self._positions
+        stack, needs = self.stack, self.needs
         ints, bools, floats = self._ints.make(), self._bools.make(), self._floats.make()
-        self.which = ints[which]
+        self.which = ints[self._which]
         self.values = stack.rows.values() if self.learns is Role.LEARNS else stack.rows.copies(self.which)
         if self.learns is Role.LEARNS:
             self.learning.append(Learning(stack.rows, self.values, list(range(needs.rows))))
         self.bounds: dict[SeedKey, _Bound] = {}
-        for key, (copied, places, cut) in numbers.items():
+        for key, copied in self._copied.items():
             seeds = stack.seeds[key]
             leaf = key.role is self.learns
             values = seeds.rows.values() if leaf else seeds.rows.copies(ints[copied])
-            bound = self.bounds[key] = _Bound(
-                key=key,
-                module=seeds.module,
-                rows=seeds.rows,
-                values=values,
-                which=None if leaf else ints[copied],
-                positions=ints[places],
-                isolated=bools[cut],
-                cut=self.learns is Role.LEARNS and stack.isolation != "none" and (key.slot, Kind.ISOLATED) in needs.kinds,
-            )
+            bound = self.bounds[key] = _Bound(key, seeds, values, which=None if leaf else ints[copied])
             if leaf:
                 self.learning.append(Learning(seeds.rows, values, bound.places, key.slot, gate=not key.blueprint))
         self.slots: dict[str, _AtSlot] = {}
-        for id, number in positions.items():
-            mine = [(kind, groups[id, kind]) for kind in Kind if (id, kind) in groups]
+        for id, (taken, cut_off, among, positions) in self._slots.items():
+            mine = [(kind, self._groups[id, kind]) for kind in Kind if (id, kind) in self._groups]
             gates = [bound for key, bound in self.bounds.items() if key.slot == id and not key.blueprint]
+            bounds = [bound for key, bound in self.bounds.items() if key.slot == id and key.blueprint]
+            cut = self.learns is Role.LEARNS and stack.isolation != "none" and (id, Kind.ISOLATED) in needs.kinds
             self.slots[id] = _AtSlot(
-                seeds=[bound for key, bound in self.bounds.items() if key.slot == id and key.blueprint],
-                groups=[_Group(kind, ints[a], floats[b], gates if kind is Kind.GATED else [], ints[c]) for kind, (a, b, c) in mine],
-                positions=ints[number],
+                seeds=bounds,
+                sizes=[needs.seeds[bound.key] for bound in bounds],
+                taken=ints[taken],
+                isolated=bools[cut_off] if cut else None,
+                groups=[_Group(kind, floats[alpha], gates if kind is Kind.GATED else [], ints[back]) for kind, (alpha, back) in mine],
+                counts=[needs.kinds[id, kind] for kind, _ in mine],
+                among=ints[among],
+                positions=ints[positions],
             )
 
     def fill(self, hosts: list[int], forms: list[dict[str, Part]]) -> None:
@@ -299,53 +308,56 @@ class View:
         for packed in (self._ints, self._bools, self._floats):
             for part in packed.staged:
                 part.fill(0)
-        ints, floats = self._ints.staged, self._floats.staged
+        ints, bools, floats = self._ints.staged, self._bools.staged, self._floats.staged
         ints[self._which][:] = self.hosts
         row_of = {host: row for row, host in enumerate(hosts)} if self.learns is not None else {}
         for id, at in self.slots.items():
             here = {row: part for row, parts in enumerate(forms) if (part := parts.get(id)) is not None}
-            among = self._fill_bounds(at.seeds, here, row_of)
+            taken, cut_off, among, positions = self._slots[id]
+            place = self._fill_bounds(at.seeds, here, row_of)
             gates = self._fill_bounds([bound for key, bound in self.bounds.items() if key.slot == id and not key.blueprint], here, row_of)
+            ints[taken].fill(idle_row)
+            for row, where in place.items():
+                if row >= 0:
+                    ints[taken][where] = row
+                    bools[cut_off][where] = row in here and here[row].kind is Kind.ISOLATED
             first = 0
-            for group in at.groups:
-                a, b, c = self._groups[id, group.kind]
+            for group, size in zip(at.groups, at.counts, strict=True):
+                alpha, back = self._groups[id, group.kind]
                 rows = [row for row, part in here.items() if part.kind is group.kind]
-                size = self.needs.kinds[id, group.kind]
                 # Room to spare is filled with what belongs to the host that does not exist, if only its features.
-                ints[a][:] = [among[row] for row in rows] + [among.get(-1, 0)] * (size - len(rows))
-                floats[b][: len(rows)] = [here[row].alpha for row in rows]
+                spares = size - len(rows)
+                ints[among][first : first + size] = [place[row] for row in rows] + [place.get(-1, 0)] * spares
+                ints[positions][first : first + size] = rows + [idle_row] * spares
+                floats[alpha][: len(rows)] = [here[row].alpha for row in rows]
                 if group.gates:
-                    ints[c][:] = [gates[row] for row in rows] + [gates.get(-1, 0)] * (size - len(rows))
-                ints[self._positions[id]][first : first + size] = rows + [idle_row] * (size - len(rows))
+                    ints[back][:] = [gates[row] for row in rows] + [gates.get(-1, 0)] * spares
                 first += size
         for packed in (self._ints, self._bools, self._floats):
             packed.write()
 
     def _fill_bounds(self, bounds: list[_Bound], here: dict[int, Part], row_of: dict[int, int]) -> dict[int, int]:
         """Deal the rows that do something at a slot to the seeds, or gates; where each row's is among all, and under -1 one to spare."""
-        ints, bools, idle_row, idle_host = self._ints.staged, self._bools.staged, len(self) - 1, self.stack.idle
+        idle_host = self.stack.idle
         among: dict[int, int] = {}
         first = 0
         for bound in bounds:
-            copied, places, cut = self._numbers[bound.key]
-            seeds, size = self.stack.seeds[bound.key], self.needs.seeds[bound.key]
-            ints[places][:] = idle_row
+            seeds, size = bound.seeds, self.needs.seeds[bound.key]
             if bound.which is None:
                 used = {at: row_of[host] for host, at in seeds.row_of.items()}
             else:
                 gated = not bound.key.blueprint
                 mine = [row for row, part in here.items() if self.hosts[row] in seeds.row_of and (not gated or part.kind is Kind.GATED)]
                 used = dict(enumerate(mine))
-                ints[copied][: len(mine)] = [seeds.row_of[self.hosts[row]] for row in mine]
+                copied = self._ints.staged[self._copied[bound.key]]
+                copied[: len(mine)] = [seeds.row_of[self.hosts[row]] for row in mine]
             spare_row = next((at for at in range(size) if at not in used), None)
             if spare_row is not None:
                 among.setdefault(-1, first + spare_row)
             bound.places[:] = [idle_host] * size
             for at, row in used.items():
-                ints[places][at] = row
                 among[row] = first + at
                 bound.places[at] = self.hosts[row]
-                bools[cut][at] = bound.cut and row in here and here[row].kind is Kind.ISOLATED
             first += size
         return among
 
@@ -371,22 +383,28 @@ class View:
     def blend(self, at: _AtSlot, features: Tensor) -> Tensor:
         """The features that the hosts see in place of theirs, (S * N, ...)."""
         h = features.unflatten(0, (-1, len(self)))
-        taken, outputs = [], []
-        for bound in at.seeds:
-            x = h.index_select(1, bound.positions)
-            into = torch.where(bound.isolated.view(-1, *[1] * (x.dim() - 2)), x.detach(), x) if bound.cut else x
-            outputs.append(self._run(bound, into))
-            taken.append(x)
-        x, s = (each[0] if len(each) == 1 else torch.cat(each, 1) for each in (taken, outputs))
-        results = [self._blended(group, x.index_select(1, group.among), s.index_select(1, group.among)) for group in at.groups]
-        result = results[0] if len(results) == 1 else torch.cat(results, 1)
+        # Everything that all seeds or all groups have in common is done for all of them at once: an operation costs more than its rows.
+        x = h.index_select(1, at.taken)
+        into = x if at.isolated is None else torch.where(at.isolated.view(-1, *[1] * (x.dim() - 2)), x.detach(), x)
+        branches = [self._branch(bound, each) for bound, each in zip(at.seeds, _split(into, at.sizes), strict=True)]
+        s = grown(into, _joined([bound.values["gamma"] for bound in at.seeds]), _joined(branches, 1))
+        parts = zip(at.groups, *(_split(each.index_select(1, at.among), at.counts) for each in (x, s)), strict=True)
+        result = _joined([self._blended(group, mine, new) for group, mine, new in parts], 1)
         return h.index_copy(1, at.positions, result.to(h.dtype)).flatten(0, 1)
 
-    def _run(self, bound: _Bound, x: Tensor) -> Tensor:
-        """Seeds, or gates, on their rows, (S, n, ...)."""
-        bound.module.bind(bound.values, x.shape[1], self.streams, bound.places)
-        out: Tensor = bound.module.module(x.flatten(0, 1))
-        return out.unflatten(0, x.shape[:2])
+    def _branch(self, bound: _Bound, x: Tensor) -> Tensor:
+        """The branches of seeds on their rows, (S, n, ...)."""
+        stacked = bound.seeds.module
+
+        def branch(rows: Tensor) -> Tensor:
+            values = {name.removeprefix("branch."): each for name, each in bound.values.items() if name != "gamma"}
+            stacked.bind(values, x.shape[1], self.streams, bound.places)
+            out: Tensor = stacked.module(rows)
+            return out
+
+        checkpoint = bound.seeds.checkpoint and stacked.module.training
+        rows = x.flatten(0, 1)
+        return (recompute(branch, rows, use_reentrant=False) if checkpoint else branch(rows)).view(x.shape)
 
     def _blended(self, group: _Group, h: Tensor, s: Tensor) -> Tensor:
         if group.kind is Kind.ISOLATED:
@@ -401,12 +419,22 @@ class View:
     def _gate(self, group: _Group, h: Tensor) -> Tensor:
         """What the gates of these rows give, from several stacks of them: those that learn and those that do not."""
         values = [bound.values for bound in group.gates]
-        gathered = {name: torch.cat([each[name] for each in values]).index_select(0, group.back) for name in values[0]}
+        gathered = {name: _joined([each[name] for each in values]).index_select(0, group.back) for name in values[0]}
         places = [place for bound in group.gates for place in bound.places]
-        module = group.gates[0].module
+        module = group.gates[0].seeds.module
         module.bind(gathered, h.shape[1], self.streams, places)
         out: Tensor = module.module(h.flatten(0, 1))
         return out.unflatten(0, h.shape[:2])
+
+
+def _split(x: Tensor, sizes: list[int]) -> Sequence[Tensor]:
+    """Parts of (S, rows, ...) with so many rows each."""
+    return (x,) if len(sizes) == 1 else x.split(sizes, 1)
+
+
+def _joined(parts: list[Tensor], dim: int = 0) -> Tensor:
+    """Tensors one after another."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
 
 def parts_of(model: Growable, forms: dict[str, Form]) -> dict[str, Part]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from esper.kasmina.attach.probe import evaluating, modes_kept
@@ -106,6 +107,9 @@ def _try_step(host: Host, checked: Checked) -> None:
 
 def _losses(task: Task, logits: Tensor, y: Tensor, hosts: int) -> Tensor:
     """The loss of each host, (hosts,), from logits and targets of all, samples first."""
+    if type(task).loss is Task.loss:  # as vmap would have it, in a fifth of the operations
+        each = F.cross_entropy(logits.flatten(0, -2), y.flatten(), reduction="none").view(-1, hosts, y[0].numel())
+        return each.mean((0, 2))
     losses: Tensor = vmapped(task.loss, 1, 0, logits.unflatten(0, (-1, hosts)), y.unflatten(0, (-1, hosts)))
     return losses
 
