@@ -1,6 +1,6 @@
 """Kill runs at random moments, resume each until it is done, and compare it with a run that was left alone.
 
-    python benchmarks/kill.py [--kills 500] [--seed 0] [--scenario N] [--json FILE]
+    python benchmarks/kill.py [--kills 500] [--seed 0] [--scenario N] [--engine serial] [--json FILE]
 
 Each run is the real command, `esper train`, in a process of its own, a fork, so that torch is imported once. Half of the kills come
 at a random time, half at a random operation on a file, which is where a checkpoint or a record would tear. What is compared is
@@ -137,8 +137,9 @@ def stages_in(run: Path) -> set[str]:
 class Reaper:
     """Starts, kills and resumes runs, and counts."""
 
-    def __init__(self, root: Path, seed: int) -> None:
+    def __init__(self, root: Path, seed: int, engine: str) -> None:
         self.root, self.draw = root, random.Random(seed)
+        self.commands = [[*scenario.split(), "--engine", engine] for scenario in SCENARIOS]
         self.counts: Counter[str] = Counter()
         self.stages: Counter[str] = Counter()
         self.failures: list[str] = []
@@ -150,7 +151,7 @@ class Reaper:
             folder = self.root / f"reference-{scenario}"
             folder.mkdir()
             began = time.monotonic()
-            _, status = os.waitpid(spawn(folder, SCENARIOS[scenario].split()), 0)
+            _, status = os.waitpid(spawn(folder, self.commands[scenario]), 0)
             seconds = time.monotonic() - began
             if status:
                 raise SystemExit(f"the run that is left alone failed: {(folder / 'output.txt').read_text()}")
@@ -165,7 +166,7 @@ class Reaper:
         run, killed, before = folder / "run", 0, len(self.failures)
         while not (run / "summary.json").exists():
             resuming = (run / "config.toml").exists()
-            arguments = ["--resume", "run", "--quiet"] if resuming else SCENARIOS[scenario].split()
+            arguments = ["--resume", "run", "--quiet"] if resuming else self.commands[scenario]
             self.counts["resumes"] += resuming
             status = self._killed(folder, arguments, seconds) if killed < kills else os.waitpid(spawn(folder, arguments), 0)[1]
             if os.WIFSIGNALED(status):
@@ -217,11 +218,12 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=500, help="how many processes to kill")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     parser.add_argument("--scenario", type=int, choices=range(len(SCENARIOS)), help="one kind of run alone (default: all in turn)")
+    parser.add_argument("--engine", default="serial", help="what trains the hosts: serial or fleet")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        reaper, began = Reaper(Path(folder), arguments.seed), time.monotonic()
+        reaper, began = Reaper(Path(folder), arguments.seed, arguments.engine), time.monotonic()
         while reaper.counts["kills"] < arguments.kills:
             scenario = reaper.counts["runs"] % len(SCENARIOS) if arguments.scenario is None else arguments.scenario
             reaper.one_run(scenario, arguments.kills - reaper.counts["kills"])

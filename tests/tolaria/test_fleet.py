@@ -93,6 +93,11 @@ def test_whatever_grows_a_fleet_gives_what_its_hosts_give_one_by_one(
     assert engine.notes == []
 
 
+def test_room_that_seeds_have_left_learns_nothing() -> None:
+    later = [[*plan, Step(), Step(1, 1)] for plan in GROWTH]
+    check_alike(lambda: growing(replace(EASY, isolation="shadow"), "cpu"), later, ROOMS["spare"])
+
+
 def test_text_grows_as_it_does_one_by_one() -> None:
     plans = [[Step(1, 13), Step(1, 1), Step(1, 1)], [Step(4, 0), Step(1, 10), Step(1, 1)]]
     engine = check_alike(lambda: [double_text_host(seed, learning_rate=0.01) for seed in range(2)], plans, None)

@@ -311,6 +311,8 @@ class View:
         ints, bools, floats = self._ints.staged, self._bools.staged, self._floats.staged
         ints[self._which][:] = self.hosts
         row_of = {host: row for row, host in enumerate(hosts)} if self.learns is not None else {}
+        for key, bound in self.bounds.items():
+            bound.places[:] = [self.stack.idle] * self.needs.seeds[key]  # those at a slot where nothing runs now too
         for id, at in self.slots.items():
             here = {row: part for row, parts in enumerate(forms) if (part := parts.get(id)) is not None}
             taken, cut_off, among, positions = self._slots[id]
