@@ -118,12 +118,13 @@ class StackedGrowables:
                     if slot.gating is not None:
                         role = role if stage in BLENDED or role is Role.ALONE else Role.IDLE
                         wanted.setdefault(SeedKey(id, "", role), {})[row] = slot.gating
-        for rows in (self.rows, self.meters, *self.slot_meters.values(), *(seeds.rows for seeds in self.seeds.values())):
-            rows.adopt()
         if self.ahead and not self.seeds:
             self._make_room()
         for key, modules in wanted.items():
             self._drop(key, modules)
+        # After that: an optimiser has forgotten a seed that is gone, and is not to be reminded of it.
+        for rows in (self.rows, self.meters, *self.slot_meters.values(), *(seeds.rows for seeds in self.seeds.values())):
+            rows.adopt()
         for key, modules in wanted.items():
             self._take_in(key, modules)
         self.seeds = {key: seeds for key, seeds in self.seeds.items() if len(seeds.rows)}

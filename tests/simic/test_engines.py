@@ -1,0 +1,119 @@
+"""Engines in runs and environments: chosen by name, told, and changed in the middle of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.kill import outcome
+from esper.leyline.actions import WAIT
+from esper.leyline.errors import ConfigError, DeviceError
+from esper.leyline.events import Note, RunStarted
+from esper.nissa import read_events
+from esper.simic.environment import GrowthVector
+from esper.simic.growth.config import ControllerRunConfig, GrowthConfig
+from esper.simic.growth.environment import Growth, Start
+from esper.simic.runs.runner import resume, start
+from esper.tolaria.storage.runs import read_summary
+from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.engine import choose
+from tests.simic.runs import MEMBER, Crash, CrashAfter, small
+
+FLEET = replace(small(), engine="fleet")
+
+PLUGIN = """
+import torch, esper
+from esper.tolaria.tasks import VisionTask, get
+digits = get("digits")
+class Centred(torch.nn.Module):
+    def forward(self, x):
+        return x - x.mean(0)
+class Task(VisionTask):
+    def make_host(self, member, classes):
+        host, slots = super().make_host(member, classes)
+        host.blocks[0].pool = torch.nn.Sequential(host.blocks[0].pool, Centred())
+        return host, slots
+names = ("summary", "shape", "classes", "read", "val_share", "shift", "mirror", "family")
+esper.task(Task(name="mixing", **{name: getattr(digits, name) for name in names}))
+"""
+
+
+def test_auto_is_a_fleet_on_a_gpu_and_serial_elsewhere() -> None:
+    config = TrainingConfig()
+    assert choose("auto", config, torch.device("cuda")).engine == "fleet"
+    assert choose("auto", config, torch.device("cpu")).engine == "serial"
+    assert choose("auto", TrainingConfig(compile="inductor"), torch.device("cuda")).engine == "serial"
+    assert choose("fleet", config, torch.device("cpu")) == ("fleet", "as asked for")
+
+
+def test_an_engine_that_is_not_there_is_a_sentence() -> None:
+    with pytest.raises(ConfigError, match="'engine' is 'fleat'; expected one of auto, serial, fleet"):
+        GrowthConfig(engine="fleat")  # type: ignore[arg-type]
+    with pytest.raises(DeviceError, match="unknown device 'gpu0'"):
+        Growth(GrowthConfig(devices=("cpu", "gpu0")))
+
+
+def test_a_fleet_tells_what_it_is_and_ends_as_hosts_one_by_one_do(tmp_path: Path) -> None:
+    fleet, serial = start(FLEET, tmp_path / "fleet", "a"), start(small(), tmp_path / "serial", "a")
+    (about,) = [each.event.about for each in read_events(tmp_path / "fleet" / "events.jsonl") if isinstance(each.event, RunStarted)]
+    assert (about["engine"], about["engine_why"], about["devices"]) == ("fleet", "as asked for", "cpu")
+    for name in ("parameters", "germinated", "flops"):
+        assert [host[name] for host in fleet["hosts"]] == [host[name] for host in serial["hosts"]]
+    losses = [[host["val_loss"] for host in each["hosts"]] for each in (fleet, serial)]
+    np.testing.assert_allclose(*losses, rtol=0.2)  # rounding, over ten epochs of a host that learns fast
+
+
+SHADOW = replace(FLEET, controller="random", training=replace(FLEET.training, isolation="shadow"))
+
+
+@pytest.mark.parametrize("config", [FLEET, SHADOW], ids=["fixed", "random"])
+def test_a_run_that_crashes_under_a_fleet_ends_as_one_left_alone(config: ControllerRunConfig, tmp_path: Path) -> None:
+    start(config, tmp_path / "alone", "a run")
+    with pytest.raises(Crash):
+        start(config, tmp_path / "run", "a run", sinks=[CrashAfter(3)])
+    with pytest.raises(Crash):
+        resume(tmp_path / "run", sinks=[CrashAfter(7)])
+    resume(tmp_path / "run")
+    expected, found = outcome(tmp_path / "alone"), outcome(tmp_path / "run")
+    assert [name for name in expected if found[name] != expected[name]] == []
+
+
+@pytest.mark.parametrize(("first", "second"), [("fleet", "serial"), ("serial", "fleet")])
+def test_a_run_goes_on_with_another_engine(first: str, second: str, tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        start(replace(FLEET, engine=first), tmp_path / "run", "a run", sinks=[CrashAfter(5)])
+    resume(tmp_path / "run", settings={"engine": second})
+    assert f"changed: engine is {second}" in (tmp_path / "run" / "log.txt").read_text()
+    assert len(read_summary(tmp_path / "run")["hosts"]) == 2
+
+
+def test_a_host_that_cannot_be_stacked_is_told_once(tmp_path: Path) -> None:
+    plugin = tmp_path / "mixing.py"
+    plugin.write_text(PLUGIN)
+    start(replace(FLEET, task="mixing", plugins=(plugin,), epochs=2), tmp_path / "run", "a run")
+    notes = [each.event.text for each in read_events(tmp_path / "run" / "events.jsonl") if isinstance(each.event, Note)]
+    assert len(notes) == 1
+    assert notes[0].startswith("hosts of task 'mixing' are trained one by one: module 'blocks.0.pool.1'")
+    assert notes[0].endswith("does it mix the samples of a batch?")
+
+
+def test_hosts_are_shared_out_over_devices() -> None:
+    growth = Growth(GrowthConfig(devices=("cpu", "cpu:0"), engine="fleet", epochs=1, fix=MEMBER, control=False))
+    growth.begin({place: Start("digits", place) for place in range(3)})
+    assert [str(run.host.split.x.device) for run in growth.hosts.values()] == ["cpu"] * 3  # torch has one CPU, whatever its number
+    assert len(growth._data) == 2
+    acted = growth.act(dict.fromkeys(growth.train(), WAIT))
+    assert all(each.result is not None for each in acted.values())
+
+
+def test_environments_take_an_engine() -> None:
+    seen = []
+    for engine in ("serial", "fleet"):
+        env = GrowthVector(2, engine=engine, epochs=3, fix=MEMBER, control=False)
+        seen.append([env.reset(seed=0)[0], env.step(np.zeros_like(env.action_space.sample()))[0]])
+        env.close()
+    np.testing.assert_allclose(*seen, atol=1e-3)
