@@ -489,7 +489,8 @@ def test_a_module_in_a_row_is_a_view_of_it_and_goes_on_learning(kind: type[optim
         step(each, optimizer)
     assert same(contents(module, optimizers[0]), contents(alike, optimizers[1]))
     assert torch.equal(rows.learned["0.weight"][1], module.get_parameter("0.weight"))
-    rows.flat[1].zero_()
+    for each in rows.learned.values():
+        each[1].zero_()
     assert not any(p.any() for p in module.parameters())
 
 
@@ -498,12 +499,12 @@ def test_a_module_that_is_taken_out_has_tensors_of_its_own(kind: type[optim.Opti
     module, like = layers(2)
     optimizer = stepped(module, kind)
     rows = Rows(like, 2, optimizer)
-    empty = rows.flat[0].clone()
+    empty = rows.flat.clone()
     rows.put(0, module, optimizer)
     before = contents(module, optimizer)
     rows.take_out(0)
-    assert torch.equal(rows.flat[0], empty)
-    assert all(not state[0].any() for state in rows.states.values())
+    assert torch.equal(rows.flat, empty)
+    assert not any(state.any() for state in rows.states.values())
     for each in (rows.flat, *rows.states.values(), *rows.fixed.values()):
         each.fill_(7)
     assert same(contents(module, optimizer), before)

@@ -26,8 +26,8 @@ from tests.tolaria.doubles import DoubleDigits, double_host
 from tests.tolaria.small import EASY
 
 ROOMS: dict[str, Room] = {"exact": exact, "spare": spare}
-REPORTED = 1e-6
-"""How far figures may differ that are read in single precision."""
+REPORTED = 5e-6
+"""How far figures may differ: losses are summed in single precision, and a seed's worth is the difference of two."""
 LEARNED = 1e-7
 """How far parameters in double precision may differ: norms of gradients, which clip them, are in single precision."""
 SLOW = {"learning_rate": 0.02, "train_size": 96, "batch": 32}
