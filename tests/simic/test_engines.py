@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from benchmarks.kill import outcome
+from esper.cli.main import main
 from esper.leyline.actions import WAIT
-from esper.leyline.errors import ConfigError, DeviceError
+from esper.leyline.errors import DeviceError
 from esper.leyline.events import Note, RunStarted
 from esper.nissa import read_events
 from esper.simic.environment import GrowthVector
@@ -50,9 +51,9 @@ def test_auto_is_a_fleet_on_a_gpu_and_serial_elsewhere() -> None:
     assert choose("fleet", config, torch.device("cpu")) == ("fleet", "as asked for")
 
 
-def test_an_engine_that_is_not_there_is_a_sentence() -> None:
-    with pytest.raises(ConfigError, match="'engine' is 'fleat'; expected one of auto, serial, fleet"):
-        GrowthConfig(engine="fleat")  # type: ignore[arg-type]
+def test_an_engine_or_device_that_is_not_there_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "heuristic", "--engine", "fleat"]) == 2
+    assert capsys.readouterr().err == "esper: esper train heuristic: 'engine' must be one of 'auto', 'serial', 'fleet'; found 'fleat'\n"
     with pytest.raises(DeviceError, match="unknown device 'gpu0'"):
         Growth(GrowthConfig(devices=("cpu", "gpu0")))
 
