@@ -18,7 +18,6 @@ from plain_loop import TASK, PlainLoop, member_named
 
 from esper.cli.main import main
 from esper.cli.measuring import Row, Settings, compared, in_turns
-from esper.leyline.config import replace_fields
 from esper.tolaria.training.config import TrainingConfig
 from esper.tolaria.training.engine import ENGINES
 from esper.tolaria.training.host import Host
@@ -36,8 +35,7 @@ def measure(settings: Settings) -> Iterator[Row]:
         suffix = f"{count} host{'s' if count > 1 else ''}"
         tasks: dict[str, Callable[[], object]] = {f"plain loop, {suffix}": partial(_run_all, loops)}
         for name, engine in ENGINES.items():
-            config = replace_fields(TrainingConfig(), {"engine": name})
-            hosts = [Host(TASK, data, member, seed, config) for seed in range(count)]
+            hosts = [Host(TASK, data, member, seed, TrainingConfig()) for seed in range(count)]
             tasks[f"{name}, {suffix}"] = partial(engine().run_epoch, hosts)
         rate = partial(operator.truediv, count)
         yield from compared(in_turns(settings, tasks, sizes[count]), f"plain loop, {suffix}", unit="host-epochs/s", value_of=rate)

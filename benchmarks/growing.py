@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from plain_loop import TASK, member_named
 
-from esper.leyline.config import replace_fields
 from esper.leyline.reports import GateConfig
 from esper.leyline.stages import BLENDED, Stage
 from esper.tolaria.data import Data
@@ -25,11 +24,10 @@ KINDS = {
 """How many seeds a host has, and at which stage."""
 
 
-def grown(data: Data, seed: int, kind: str, engine: str = "serial") -> Host:
+def grown(data: Data, seed: int, kind: str) -> Host:
     """A host of MEMBER with the seeds of that kind."""
     count, stage = KINDS[kind]
-    config = replace_fields(TrainingConfig(gates=OPEN), {"engine": engine})
-    host = Host(TASK, data, member_named(MEMBER), seed, config)
+    host = Host(TASK, data, member_named(MEMBER), seed, TrainingConfig(gates=OPEN))
     slots = host.model.slot_ids[:count]
     for slot in slots:
         host.model.germinate(slot, BLUEPRINT, tempo=1)

@@ -21,7 +21,6 @@ from plain_loop import MEMBERS, TASK, PlainLoop, member_named
 
 from esper.cli.main import main
 from esper.cli.measuring import Row, Settings
-from esper.leyline.config import replace_fields
 from esper.leyline.errors import DeviceError
 from esper.tolaria.data import Data
 from esper.tolaria.tasks import Member
@@ -71,8 +70,7 @@ def _train_plainly(data: Data, member: Member, _: str, seeds: Sequence[int]) -> 
 
 
 def _train_hosts(data: Data, member: Member, engine: str, seeds: Sequence[int]) -> object:
-    config = replace_fields(TrainingConfig(), {"engine": engine})
-    hosts, runner = [Host(TASK, data, member, seed, config) for seed in seeds], ENGINES[engine]()
+    hosts, runner = [Host(TASK, data, member, seed, TrainingConfig()) for seed in seeds], ENGINES[engine]()
     runner.run_epoch(hosts)
     return hosts, runner
 

@@ -28,7 +28,7 @@ def measure(settings: Settings) -> Iterator[Row]:
     device = torch.device(settings.device)
     data, count = TASK.load(None, device), HOSTS[device.type]
     for name, engine in ENGINES.items():
-        hosts = {kind: [grown(data, seed, kind, name) for seed in range(count)] for kind in KINDS}
+        hosts = {kind: [grown(data, seed, kind) for seed in range(count)] for kind in KINDS}
         tasks: dict[str, Callable[[], object]] = {
             f"{name}, {count} hosts, {kind}": partial(engine().run_epoch, each) for kind, each in hosts.items()
         }

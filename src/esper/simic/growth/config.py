@@ -45,8 +45,8 @@ class GrowthConfig:
     devices: tuple[str, ...] = ()
     """Several GPUs that hosts are shared out over, e.g. cuda:0,cuda:1, in place of --device; a policy learns on the first."""
     engine: EngineName = "auto"
-    """What trains the hosts: serial, one after another; fleet, hosts of one architecture as one program; auto, fleet on a GPU and serial
-    on a CPU. Results do not depend on it, but for rounding."""
+    """What trains the hosts: serial, one after another; fleet, hosts of one architecture as one program, which is faster where there are
+    many of them; auto, fleet on a GPU and serial on a CPU. Results do not depend on it, but for rounding."""
     threads: Annotated[int, Range(1, 1024)] | None = None
     """CPU threads for torch; by default what suits the task, one for small hosts."""
     training: TrainingConfig = field(default_factory=TrainingConfig)

@@ -52,7 +52,7 @@ def fleet_key(host: Host) -> Hashable:
     """Hosts with the same key can be in one fleet."""
     member, slots = host.member, tuple((slot.id, slot.place.path) for slot in host.model.slots.values())
     kind = (member.optimizer, member.momentum > 0, member.batch, member.augment)
-    return (host.task.name, host.architecture, slots, kind, len(host.split), host.split.x.device)
+    return (host.task.name, host.config, host.architecture, slots, kind, len(host.split), host.split.x.device)
 
 
 def check_fleet(host: Host) -> Checked:
