@@ -273,10 +273,10 @@ def test_seeds_that_are_counted_one_by_one_add_up_to_the_whole_network(isolation
     for backward in (True, False):
         counting = partial(count, host.model, 2, run, backward)
         forms = {id: slot.form for id, slot in host.model.slots.items()}
-        assert per_sample({}, host.model, forms, counting, backward) == counting()
+        assert per_sample({}, {}, host.model, forms, counting, backward) == counting()
         with host.model.trial("r0c1"):
             expected = counting()
-        assert per_sample({}, host.model, {**forms, "r0c1": Form.TRIAL}, counting, backward) == expected
+        assert per_sample({}, {}, host.model, {**forms, "r0c1": Form.TRIAL}, counting, backward) == expected
 
 
 def test_the_counter_runs_no_more_once_every_part_of_a_network_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,6 +145,11 @@ class Growable(nn.Module):
         """Ids of the slots that are at one of these stages, in order."""
         return [slot.id for slot in self.slots.values() if slot.state.stage in stages]
 
+    @property
+    def learns_whole(self) -> bool:
+        """Whether no parameter of the host is frozen."""
+        return all(p.requires_grad for p in self.host.parameters())
+
     def parameter_count(self) -> int:
         """Parameters of the host and of every seed in it now."""
         return sum(p.numel() for p in self.parameters())

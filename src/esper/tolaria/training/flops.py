@@ -21,28 +21,37 @@ from esper.kasmina.slot import Form
 Counts = tuple[int, int]
 """Operations of a forward and of a backward pass."""
 Known = dict[Hashable, Counts]
-"""What was counted of networks of one architecture: of the bare host, and of it with one seed, by slot, form and kind."""
+"""What was counted: of bare hosts, with or without a backward pass, or what seeds add to that, by what they are and where."""
 
 
-def per_sample(known: Known, model: Growable, forms: Mapping[str, Form], count: Callable[[], Counts], backward: bool) -> Counts:
+def per_sample(
+    hosts: Known, seeds: Known, model: Growable, forms: Mapping[str, Form], count: Callable[[], Counts], backward: bool
+) -> Counts:
     """Operations of the forward and of the backward pass for one sample, with the slots in these forms.
 
-    known: what was counted before; what is counted now joins it. count: counts one sample of the model as it is shown then.
+    hosts, seeds: what was counted before of hosts of this architecture, and of seeds in any; what is counted now joins it.
+    count: counts one sample of the model as it is shown then.
     """
 
-    def counted(key: Hashable, shown: Mapping[str, Form]) -> Counts:
-        if key not in known:
-            with shown_as(model.slots, {**dict.fromkeys(model.slots, Form.ABSENT), **shown}):
-                known[key] = count()
-        return known[key]
+    def counted(shown: Mapping[str, Form]) -> Counts:
+        with shown_as(model.slots, {**dict.fromkeys(model.slots, Form.ABSENT), **shown}):
+            return count()
 
-    bare = forward, back = counted(backward, {})
+    if backward not in hosts:
+        hosts[backward] = counted({})
+    bare = forward, back = hosts[backward]
     for id, form in forms.items():
         if form is not Form.ABSENT:
             slot = model.slots[id]
             # However a seed is blended in, what counts are its own operations; isolated, it gives no gradient to the features.
-            alone = counted((backward, slot.place.path, form is Form.ISOLATED, slot.kind()), {id: form})
-            forward, back = forward + alone[0] - bare[0], back + alone[1] - bare[1]
+            features = (slot.place.shape, slot.place.example_shape[1:])
+            # What is frozen in a host needs no gradient from what is behind it, wherever that is.
+            known, where = (seeds, "") if model.learns_whole else (hosts, slot.place.path)
+            key = (backward, where, features, slot.isolation if form is Form.ISOLATED else None, slot.kind())
+            if key not in known:
+                alone = counted({id: form})
+                known[key] = (alone[0] - bare[0], alone[1] - bare[1])
+            forward, back = forward + known[key][0], back + known[key][1]
     return forward, back
 
 

@@ -326,7 +326,8 @@ class Host:
 
     def _per_sample(self, forms: Mapping[str, Form], *, backward: bool = False) -> Counts:
         """Operations of the forward and of the backward pass for one sample, with the slots in these forms."""
-        return per_sample(self.counted, self.model, forms, partial(self._count, backward), backward)
+        seeds = self.task.counted.setdefault("seeds", {})
+        return per_sample(self.counted, seeds, self.model, forms, partial(self._count, backward), backward)
 
     def _count(self, backward: bool) -> Counts:
         """The same of the model as it is shown now, counted on two samples: of training if there is a backward pass, else of val."""
