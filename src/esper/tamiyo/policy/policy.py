@@ -191,6 +191,8 @@ def reset_heads(policy: Policy, heads: Iterable[str], generator: torch.Generator
         if name not in set(Head):
             raise unknown("head", name, (head.value for head in Head))
     parts = [policy.heads.part(Head(name)) for name in names]
+    device = policy.device
     for part in parts:
-        initialise_head(part, generator)
+        initialise_head(part.cpu(), generator)  # the generator's device, so that chance is the same on all
+        part.to(device)
     return [parameter for part in parts for parameter in part.parameters()]

@@ -269,10 +269,10 @@ class Fleet:
     def update(self, hosts: Sequence[Host]) -> None:
         """Let hosts go that are not among these, and take in those that are new."""
         wanted = set(hosts)
-        for row, host in enumerate(self.hosts):
-            if host is not None and host not in wanted:
-                self.stack.leave(row)
-                self.hosts[row] = None
+        gone = [row for row, host in enumerate(self.hosts) if host is not None and host not in wanted]
+        for row in gone:
+            self.stack.leave(row)
+            self.hosts[row] = None
         new = [host for host in hosts if host not in self.row_of]
         free = (row for row, host in enumerate(self.hosts) if host is None)
         for host in new:
@@ -280,11 +280,11 @@ class Fleet:
             self.stack.join(row, host.model, host.optimizer)
             self.hosts[row] = host
         self.row_of = {host: row for row, host in enumerate(self.hosts) if host is not None}
-        if new or self.pool is None:
-            present = [host for host in self.hosts if host is not None]
-            self.pool = _Pool([(present[0] if host is None else host).split for host in self.hosts])
+        if gone or new:
             self._reference = {key: value for key, value in self._reference.items() if key[0] in wanted}
             self.active.copy_(sent(torch.tensor([host is not None for host in self.hosts]), self.device))
+        if new:
+            self.pool = _Pool([(new[0] if host is None else host).split for host in self.hosts])
 
     def release(self) -> None:
         """Give every host tensors of its own again."""
