@@ -94,7 +94,7 @@ def test_a_run_shows_a_line_an_epoch_with_the_time_to_go_and_what_came_out(tmp_p
     first, *rest = told.out.splitlines()
     assert told.err == ""
     growing = "heuristic grows 1 host and as many control twins on digits for 3 epochs"
-    assert first == f"{growing}; serial engine on cpu: on a CPU, so that no host depends on its neighbours to the last bit"
+    assert first == f"{growing}; serial engine on cpu: every host as if it were alone"
     assert len([line for line in rest if line.startswith("epoch ")]) == 3
     for number, line in enumerate(rest[:3], start=1):
         figures = r"val [\d.]+ \([+-][\d.]+ against the control\), size x.*; [\d.]+ s an epoch, \d+ s left"

@@ -242,4 +242,4 @@ def choose(engine: EngineName, config: TrainingConfig, device: torch.device) -> 
         return Choice("serial", "training.compile is set, and a fleet runs as written")
     if device.type == "cuda":
         return Choice("fleet", "a GPU trains many small hosts in the time of one")
-    return Choice("serial", "on a CPU, so that no host depends on its neighbours to the last bit")
+    return Choice("serial", "every host as if it were alone")
