@@ -107,16 +107,16 @@ def run(engine: Engine, hosts: Sequence[Host], plans: Sequence[Sequence[Step]]) 
 # Comparing
 
 
-def close(first: Any, second: Any, rel: float = REPORTED, path: str = "") -> None:
+def assert_close(first: Any, second: Any, rel: float = REPORTED, path: str = "") -> None:
     """Assert that two values are the same but for rounding, whatever is in them."""
     if isinstance(first, dict):
         assert list(first) == list(second), path
         for key in first:
-            close(first[key], second[key], rel, f"{path}.{key}")
+            assert_close(first[key], second[key], rel, f"{path}.{key}")
     elif isinstance(first, (list, tuple)):
         assert len(first) == len(second), path
         for at, pair in enumerate(zip(first, second, strict=True)):
-            close(*pair, rel, f"{path}[{at}]")
+            assert_close(*pair, rel, f"{path}[{at}]")
     elif isinstance(first, Tensor):
         say = partial("{}: {}".format, path)
         torch.testing.assert_close(first, second, rtol=rel, atol=rel, equal_nan=True, check_device=False, msg=say)
@@ -166,14 +166,14 @@ def check_alike(build: Callable[[], list[Host]], plans: Sequence[Sequence[Step]]
     for epoch, (expected, found) in enumerate(zip(run(serial, alone, plans), run(fleet, together, plans), strict=True)):
         for at, ((report, events), (other, same)) in enumerate(zip(expected, found, strict=True)):
             where = f"epoch {epoch}, host {at}: "
-            close(report_of(report), report_of(other), rel, where)
+            assert_close(report_of(report), report_of(other), rel, where)
             assert [asdict(event) for event in events] == [asdict(event) for event in same], where
     for at, (host, other) in enumerate(zip(alone, together, strict=True)):
-        close(learned(host), learned(other), min(rel, LEARNED) if is_double(host) else rel, f"host {at}")
-        close(records(host), records(other), rel, f"host {at}")
+        assert_close(learned(host), learned(other), min(rel, LEARNED) if is_double(host) else rel, f"host {at}")
+        assert_close(records(host), records(other), rel, f"host {at}")
     scores = [engine.score(hosts, lambda host: host.data.val) for engine, hosts in ((serial, alone), (fleet, together))]
     for score, other_score in zip(*scores, strict=True):
-        close([score.loss, score.accuracy], [other_score.loss, other_score.accuracy], rel, "score")
+        assert_close([score.loss, score.accuracy], [other_score.loss, other_score.accuracy], rel, "score")
     return fleet
 
 

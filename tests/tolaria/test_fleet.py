@@ -21,8 +21,8 @@ from esper.kasmina.stacking.room import exact, spare
 from esper.leyline.reports import EpochReport, Isolation, Topology
 from esper.tolaria.tasks import Member
 from esper.tolaria.training.engine import FleetEngine, SerialEngine
-from esper.tolaria.training.fleet import check_fleet
 from esper.tolaria.training.host import Host
+from esper.tolaria.training.stackable import check_fleet
 from tests.kasmina import networks
 from tests.tolaria.doubles import DoubleDigits, double_host, double_text_host, variant
 from tests.tolaria.fleets import (
@@ -35,8 +35,8 @@ from tests.tolaria.fleets import (
     Step,
     act,
     after,
+    assert_close,
     check_alike,
-    close,
     growing,
     learned,
     records,
@@ -151,8 +151,8 @@ def test_what_a_host_learns_does_not_depend_on_its_neighbours() -> None:
     others = after(FleetEngine(), among, GROWTH)[0]
     last = after(FleetEngine(), turned[::-1], GROWTH[::-1])[-1]
     for theirs, host in ((others, among[0]), (last, turned[0])):
-        close([report_of(report) for report in reports], [report_of(report) for report in theirs])
-        close(learned(alone[0]), learned(host), LEARNED)
+        assert_close([report_of(report) for report in reports], [report_of(report) for report in theirs])
+        assert_close(learned(alone[0]), learned(host), LEARNED)
 
 
 @pytest.mark.parametrize(("room", "harm"), [("exact", "seed"), ("spare", "host")])
@@ -164,8 +164,8 @@ def test_a_host_that_breaks_changes_nothing_in_the_others(room: str, harm: str) 
     for at in (0, 2):
         # Bit for bit while it is there; once it has gone others are fewer in their layers, which are rounded differently.
         assert [facts(report) for report in expected[at][:3]] == [facts(report) for report in found[at][:3]]
-        close([report_of(report) for report in expected[at]], [report_of(report) for report in found[at]])
-        close(learned(well[at]), learned(ill[at]), LEARNED)
+        assert_close([report_of(report) for report in expected[at]], [report_of(report) for report in found[at]])
+        assert_close(learned(well[at]), learned(ill[at]), LEARNED)
     assert all(p.isfinite().all() for p in ill[1].model.parameters())
 
 
@@ -193,8 +193,8 @@ def test_hosts_come_and_go(room: str) -> None:
                     assert report.epoch == epoch - present[at][0] + 1
         gone.update({at: bits(learned(together[at])) for at, (_, end) in enumerate(present) if end == epoch + 1})
     for at, (host, other) in enumerate(zip(alone, together, strict=True)):
-        close(learned(host), learned(other), LEARNED)
-        close(records(host), records(other))
+        assert_close(learned(host), learned(other), LEARNED)
+        assert_close(records(host), records(other))
         assert gone[at] == bits(learned(other))
 
 
@@ -205,8 +205,8 @@ def test_engines_can_take_turns() -> None:
     for epoch, engine in enumerate([SerialEngine(), FleetEngine(), SerialEngine(), FleetEngine(spare), SerialEngine()]):
         after(engine, turns, [plan[epoch : epoch + 1] for plan in GROWTH])
     for host, other in zip(alone, turns, strict=True):
-        close(learned(host), learned(other), LEARNED)
-        close(records(host), records(other))
+        assert_close(learned(host), learned(other), LEARNED)
+        assert_close(records(host), records(other))
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_a_state_loaded_into_a_host_that_is_in_a_fleet_is_taken_in() -> None:
         host.load_state(state)
     found = after(engine, hosts, [plan[2:] for plan in GROWTH])
     for reports, again in zip(expected, found, strict=True):
-        close([report_of(report) for report in reports], [report_of(report) for report in again])
+        assert_close([report_of(report) for report in reports], [report_of(report) for report in again])
 
 
 def test_a_fleet_tells_its_progress_and_reports_in_order() -> None:
@@ -331,9 +331,9 @@ def test_a_host_leaves_the_fleet_only_while_it_holds_what_cannot_be_stacked(room
                     host.end_epoch()
             assert trained == ([[hosts[0]]] if epoch in (2, 3) else [])
             scores = [each.score(mine, lambda host: host.data.val) for each, mine in ((SerialEngine(), alone), (engine, hosts))]
-            close([score.loss for score in scores[0]], [score.loss for score in scores[1]])
+            assert_close([score.loss for score in scores[0]], [score.loss for score in scores[1]])
     for host, other in zip(alone, hosts, strict=True):
-        close(learned(host), learned(other), LEARNED)
+        assert_close(learned(host), learned(other), LEARNED)
     (note,) = engine.notes
     assert "are trained one by one while they hold the blueprint 'mixing' at slot 'r0c0': module 'branch.0' gives other outputs" in note
 

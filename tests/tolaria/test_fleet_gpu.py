@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from esper.leyline.reports import Isolation
+from esper.tolaria.training.captured import Captured
 from esper.tolaria.training.engine import FleetEngine, SerialEngine
-from esper.tolaria.training.fleet import Captured
 from tests.tolaria.doubles import variant
-from tests.tolaria.fleets import GROWTH, LEARNED, DroppingDigits, Step, after, check_alike, close, growing, learned, records
+from tests.tolaria.fleets import GROWTH, LEARNED, DroppingDigits, Step, after, assert_close, check_alike, growing, learned, records
 from tests.tolaria.small import EASY, bits, facts
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
@@ -70,8 +70,8 @@ def test_a_fleet_on_a_gpu_gives_what_hosts_on_a_cpu_give() -> None:
     after(FleetEngine(), there, GROWTH)
     after(SerialEngine(), here, GROWTH)
     for host, other in zip(there, here, strict=True):
-        close(on_cpu(learned(host)), learned(other), LEARNED)
-        close(records(host), records(other))
+        assert_close(on_cpu(learned(host)), learned(other), LEARNED)
+        assert_close(records(host), records(other))
 
 
 @pytest.mark.parametrize("member", [{}, ADAM], ids=["sgd", "adamw"])
@@ -83,7 +83,7 @@ def test_what_is_saved_on_a_gpu_goes_on_on_a_cpu(member: dict[str, object]) -> N
         host.load_state(on_cpu(copy.deepcopy(before.state())))
     after(SerialEngine(), fresh, part(3, 5))
     for host, other in zip(straight, fresh, strict=True):
-        close(on_cpu(learned(host)), learned(other), LEARNED)
+        assert_close(on_cpu(learned(host)), learned(other), LEARNED)
 
 
 def part(begin: int, end: int) -> Sequence[Sequence[Step]]:

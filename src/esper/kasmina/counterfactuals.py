@@ -11,6 +11,9 @@ from esper.kasmina.slot import Form, Slots
 from esper.leyline.errors import TransitionError
 from esper.leyline.stages import OCCUPIED, Stage
 
+Configuration = frozenset[str]
+"""The slots that are switched on."""
+
 
 @contextmanager
 def shown_as(slots: Slots, forms: Mapping[str, Form]) -> Iterator[None]:
@@ -52,9 +55,9 @@ def forms_showing(slots: Slots, on: Collection[str]) -> dict[str, Form]:
 
 
 @contextmanager
-def stacked(slots: Slots, configurations: Sequence[frozenset[str]], batch: int) -> Iterator[None]:
+def stacked(slots: Slots, configurations: Sequence[Configuration], batch: int) -> Iterator[None]:
     """Several configurations, each for `batch` samples of the input, one after another."""
-    on = frozenset[str]().union(*configurations)
+    on = Configuration().union(*configurations)
     with showing(slots, on):
         try:
             for id in on:

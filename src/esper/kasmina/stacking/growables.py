@@ -18,17 +18,19 @@ import torch
 from torch import Tensor, nn, optim
 
 from esper.kasmina.blueprints import Seed, names
+from esper.kasmina.counterfactuals import Configuration
 from esper.kasmina.gradients import SUMS
 from esper.kasmina.growable import Growable
 from esper.kasmina.norms import Norm, tracked_norms
 from esper.kasmina.slot import FIGURES, Form
 from esper.kasmina.stacking.check import Checked, check_stackable
 from esper.kasmina.stacking.errors import Unstackable, UnstackableSeed
+from esper.kasmina.stacking.needs import Needs, Part, Role, SeedKey, Seeds, needs_of, parts_of
 from esper.kasmina.stacking.room import AHEAD_SEEDS, Room, spare
 from esper.kasmina.stacking.rows import Rows, sent
 from esper.kasmina.stacking.stacked import StackedModule
 from esper.kasmina.stacking.storage import Storage
-from esper.kasmina.stacking.views import Configuration, Needs, Part, Role, SeedKey, Seeds, View, needs_of, parts_of
+from esper.kasmina.stacking.views import View
 from esper.leyline.actions import Style
 from esper.leyline.stages import BLENDED, OCCUPIED, Stage
 

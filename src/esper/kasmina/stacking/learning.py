@@ -18,9 +18,10 @@ from torch import Tensor, optim
 
 from esper.kasmina.gradients import step_sums
 from esper.kasmina.stacking.growables import StackedGrowables
+from esper.kasmina.stacking.packed import Packed
 from esper.kasmina.stacking.rows import sent
 from esper.kasmina.stacking.storage import Segments
-from esper.kasmina.stacking.views import Learning, Packed
+from esper.kasmina.stacking.views import Learning
 
 
 @dataclass(slots=True, eq=False)

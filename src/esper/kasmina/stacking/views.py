@@ -4,167 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recompute
 
-from esper.kasmina.blending import ADDITIVE, combine, isolated
-from esper.kasmina.growable import Growable
-from esper.kasmina.slot import Form, Slot
-from esper.kasmina.stacking.room import AHEAD_KINDS, spare
-from esper.kasmina.stacking.rows import Rows, sent
+from esper.kasmina.blending import combine, isolated
+from esper.kasmina.stacking.needs import Kind, Needs, Part, Role, SeedKey, Seeds
+from esper.kasmina.stacking.packed import Packed
+from esper.kasmina.stacking.rows import Rows
 from esper.kasmina.stacking.rules import grown
-from esper.kasmina.stacking.stacked import StackedModule, Streams
-from esper.kasmina.stacking.storage import Storage
+from esper.kasmina.stacking.stacked import Streams
 from esper.leyline.actions import Style
 
 if TYPE_CHECKING:
     from esper.kasmina.stacking.growables import StackedGrowables
-
-
-Configuration = frozenset[str]
-
-
-class Kind(Enum):
-    """What a row of the batch does at a slot with a seed."""
-
-    ISOLATED = auto()
-    FULL = auto()
-    """The seed's output takes the place of the features."""
-    ADD = auto()
-    MULTIPLY = auto()
-    GATED = auto()
-
-
-class Part(NamedTuple):
-    """What one row does at one slot: which kind, at which alpha."""
-
-    kind: Kind
-    alpha: float = 1.0
-
-
-class Role(Enum):
-    """How a seed, or a gate, takes part in training."""
-
-    LEARNS = auto()
-    """With its host."""
-    ALONE = auto()
-    """In a pass of its own, as seeds in TRAINING do in shadow isolation."""
-    IDLE = auto()
-    """Not yet: straight through, a gate learns once it is blended in."""
-
-
-class SeedKey(NamedTuple):
-    """Which seeds of a slot are stacked together."""
-
-    slot: str
-    blueprint: str
-    """Empty for gates, which are alike whatever they belong to."""
-    role: Role
-
-
-@dataclass(slots=True, eq=False)
-class Seeds:
-    """Like seeds at one slot, or like gates, of several hosts."""
-
-    module: StackedModule
-    """The seeds' branches, or the gates: what a seed does besides is the same for all blueprints."""
-    rows: Rows
-    row_of: dict[int, int] = field(default_factory=dict)
-    """By host."""
-    checkpoint: bool = False
-    """Whether branches are computed again in the backward pass."""
-
-
-@dataclass(slots=True, eq=False)
-class Needs:
-    """Room that a view needs, or has: rows, seeds by key, and rows of each kind by slot."""
-
-    rows: int = 0
-    seeds: dict[SeedKey, int] = field(default_factory=dict)
-    kinds: dict[tuple[str, Kind], int] = field(default_factory=dict)
-    storage: Storage | None = None
-    """What it is filled from: another storage is another view."""
-    whole: bool = False
-    """Whether its rows are all rows that there are."""
-
-    def fitted(self, there: Needs, stack: StackedGrowables) -> Needs:
-        """What to make room for, given what there is room for."""
-        room = stack.room
-
-        def grown(mine: dict[Any, int], before: dict[Any, int]) -> dict[Any, int]:
-            sizes = {key: room(mine.get(key, 0), before.get(key, 0)) for key in {**before, **mine}}
-            return {key: size for key, size in sizes.items() if size}
-
-        seeds = {key: size for key, size in grown(self.seeds, there.seeds).items() if key in stack.seeds}
-        rows = self.rows if self.whole else room(self.rows, there.rows)
-        return Needs(rows, seeds, grown(self.kinds, there.kinds), self.storage, self.whole)
-
-    def __eq__(self, other: object) -> bool:
-        assert isinstance(other, Needs)
-        sizes = (self.rows, self.seeds, self.kinds) == (other.rows, other.seeds, other.kinds)
-        return sizes and self.storage is other.storage
-
-
-def needs_of(stack: StackedGrowables, hosts: list[int], forms: list[dict[str, Part]], learns: Role | None) -> Needs:
-    found = Needs(len(hosts), whole=learns is Role.LEARNS)
-    if not found.whole and stack.room is spare:
-        found.rows += 1  # for the host that does not exist
-    for key, seeds in stack.seeds.items():
-        if key.role is learns:
-            found.seeds[key] = len(seeds.rows)
-        else:
-            gated = not key.blueprint
-            count = sum(1 for host, parts in zip(hosts, forms, strict=True) if host in seeds.row_of and _uses(parts, key.slot, gated))
-            if count:
-                found.seeds[key] = count + (stack.room is spare)
-    for parts in forms:
-        for id, part in parts.items():
-            found.kinds[id, part.kind] = found.kinds.get((id, part.kind), 0) + 1
-    if stack.ahead and learns is not Role.ALONE:
-        share = -(-len(hosts) // AHEAD_KINDS)
-        for id in stack.slots:
-            for kind in Kind:
-                if learns is Role.LEARNS or kind is not Kind.ISOLATED:
-                    found.kinds[id, kind] = max(share, found.kinds.get((id, kind), 0))
-        for key, seeds in stack.seeds.items():
-            if learns is None:
-                found.seeds[key] = max(len(seeds.rows), found.seeds.get(key, 0))
-    found.storage = stack.storage
-    return found
-
-
-def _uses(parts: dict[str, Part], slot: str, gated: bool) -> bool:
-    return slot in parts and (not gated or parts[slot].kind is Kind.GATED)
-
-
-class Packed:
-    """Tensors of one type that are written together, in one copy to the device."""
-
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        self.dtype, self.device = dtype, device
-        self._sizes: list[int] = []
-        self.made: Tensor | None = None
-
-    def add(self, size: int) -> int:
-        """Room for one more tensor; returns its number."""
-        self._sizes.append(size)
-        return len(self._sizes) - 1
-
-    def make(self) -> list[Tensor]:
-        """All of them."""
-        self.made = torch.zeros(sum(self._sizes), dtype=self.dtype, device=self.device)
-        self._staged = torch.zeros(sum(self._sizes), dtype=self.dtype)
-        self.staged = [part.numpy() for part in self._staged.split(self._sizes)]
-        return list(self.made.split(self._sizes))
-
-    def write(self) -> None:
-        """Copy what was staged to the device."""
-        assert self.made is not None
-        self.made.copy_(sent(self._staged, self.device))
 
 
 @dataclass(slots=True, eq=False)
@@ -437,23 +292,3 @@ def _split(x: Tensor, sizes: list[int]) -> Sequence[Tensor]:
 def _joined(parts: list[Tensor], dim: int = 0) -> Tensor:
     """Tensors one after another."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
-
-
-def parts_of(model: Growable, forms: dict[str, Form]) -> dict[str, Part]:
-    """What each slot in these forms does to its rows; nothing for the others."""
-    return {id: part for id, form in forms.items() if (part := _part(model.slots[id], form)) is not None}
-
-
-def _part(slot: Slot, form: Form) -> Part | None:
-    if form is Form.ABSENT:
-        return None
-    if form is Form.ISOLATED:
-        return Part(Kind.ISOLATED)
-    if form is Form.FOSSIL:
-        return Part(Kind.FULL)
-    alpha = slot.state.alpha_target if form is Form.TRIAL else slot.state.alpha
-    if slot.gating is not None:
-        return Part(Kind.GATED, alpha)
-    if form is Form.TRIAL and alpha == 1.0 and slot.state.style in ADDITIVE:
-        return Part(Kind.FULL)
-    return Part(Kind.MULTIPLY if slot.state.style is Style.LINEAR_MULTIPLY else Kind.ADD, alpha)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
-Configuration = frozenset[str]
+from esper.kasmina.counterfactuals import Configuration
+
 PAIRS_UP_TO = 3
 """Seeds up to which each pair of them is measured too."""
 

@@ -21,8 +21,9 @@ from esper.leyline.reports import EpochReport
 from esper.leyline.stages import OCCUPIED
 from esper.tolaria.data import Split
 from esper.tolaria.training.config import EngineName, TrainingConfig
-from esper.tolaria.training.fleet import Fleet, check_fleet, check_memory, fleet_key
+from esper.tolaria.training.fleet import Fleet
 from esper.tolaria.training.host import Host
+from esper.tolaria.training.stackable import check_fleet, check_memory, fleet_key
 from esper.tolaria.training.validation import Array, Score, read_all
 
 Progress = Callable[[int], None]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from esper.kasmina import Growable
 from esper.kasmina.attach.probe import modes_kept
-from esper.kasmina.counterfactuals import forms_showing
+from esper.kasmina.counterfactuals import Configuration, forms_showing
 from esper.kasmina.norms import HARVEST_SAMPLES
 from esper.kasmina.slot import Form
 from esper.leyline.errors import DeviceError, unknown
@@ -24,7 +24,6 @@ from esper.tolaria.data import Data, Split, epoch_order, stream_seed
 from esper.tolaria.data.streams import draws
 from esper.tolaria.tasks import Member, Task
 from esper.tolaria.tasks.registry import augment_stream
-from esper.tolaria.training.attribution import Configuration
 from esper.tolaria.training.config import Precision, TrainingConfig
 from esper.tolaria.training.flops import Counts, count, per_sample
 from esper.tolaria.training.governor import Governor

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from esper.kasmina import Growable
 from esper.kasmina.attach.probe import evaluating
+from esper.kasmina.counterfactuals import Configuration
 from esper.leyline.stages import BLENDED, LIVE, Stage
 from esper.tolaria.data import Split
 from esper.tolaria.tasks import Task
-from esper.tolaria.training.attribution import Configuration, configurations, interactions
+from esper.tolaria.training.attribution import configurations, interactions
 
 Array = NDArray[np.float32]
 

@@ -1,0 +1,49 @@
+"""Work on a device that is captured once and replayed."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class Captured:
+    """Work on the device that is done again and again on the same tensors: on a GPU it is captured the second time, then replayed.
+
+    The first time libraries set themselves up for its shapes, which cannot be captured. pool: memory for what is captured, which work that
+    never runs at the same time shares; None captures nothing.
+    """
+
+    def __init__(self, work: Callable[[], None], pool: Any) -> None:
+        self.work, self.pool = work, pool
+        self.begun = False
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        if self.pool is None or not self.begun:
+            self.begun = True
+            self.work()
+            return
+        if self.graph is None:
+            self.graph = self._captured()
+        self.graph.replay()
+
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        """The work as a graph. Not by `torch.cuda.graph`, which collects garbage and empties caches each time.
+
+        Nothing is collected meanwhile: a graph of before that is freed while another is captured spoils it.
+        """
+        graph, collecting = torch.cuda.CUDAGraph(), gc.isenabled()
+        gc.disable()
+        try:
+            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            try:
+                self.work()
+            finally:
+                graph.capture_end()
+        finally:
+            if collecting:
+                gc.enable()
+        return graph
