@@ -1,0 +1,157 @@
+"""How fast fleets are, of which docs/performance.md tells: rounds of PPO all in, hosts of CIFAR-10, and growth under a controller.
+
+    python benchmarks/fleet.py ppo [--device cuda] [--hosts 256] [--member family] [--epochs 10] [--rounds 2]
+    python benchmarks/fleet.py cifar10 [--device cuda] [--hosts 64] [--images 45000] [--epochs 3] [--precision bf16]
+    python benchmarks/fleet.py growth [--hosts 16] [--epochs 12]
+
+`ppo` plays and learns rounds, and tells what each part of them took by the clock; in the first round most work is captured. `cifar10`
+trains standard hosts on random images, augmented, with 1,000 for val, without seeds in the first epoch and with one seed in every second
+host after that.
+`growth` compares the engines by processor time, under controllers, on one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from esper.kasmina.blueprints import names
+from esper.leyline.reports import GateConfig, Topology
+from esper.nissa import Hub
+from esper.nissa.jsonl import JsonlSink
+from esper.simic.growth.config import GrowthConfig
+from esper.simic.growth.environment import Growth, Start
+from esper.simic.growth.play import ControllerDecider, Play
+from esper.simic.learning.policy_decider import PolicyDecider
+from esper.simic.runs.ppo import PPORun
+from esper.simic.runs.ppo_config import PPORunConfig
+from esper.tamiyo import make
+from esper.tolaria.data import Data, Split
+from esper.tolaria.tasks import get
+from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.device import device_named
+from esper.tolaria.training.engine import FleetEngine
+from esper.tolaria.training.host import Host
+
+
+def timed(owner: Any, method: str, name: str, spent: Counter[str]) -> None:
+    """From here on, count the seconds that a method takes."""
+    plain: Callable[..., Any] = getattr(owner, method)
+
+    def measured(*args: Any, **kwargs: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return plain(*args, **kwargs)
+        finally:
+            spent[name] += time.perf_counter() - began  # type: ignore[assignment]
+
+    setattr(owner, method, measured)
+
+
+def ppo(arguments: argparse.Namespace) -> None:
+    """Rounds of PPO, with everything that belongs to them."""
+    config = PPORunConfig(
+        hosts=arguments.hosts,
+        pool=arguments.hosts,
+        rounds=arguments.rounds + 1,
+        workers=1,
+        member=arguments.member,
+        epochs=arguments.epochs,
+        device=arguments.device,
+        engine="fleet",
+        control=False,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        run = PPORun(config, Hub(JsonlSink(Path(folder) / "events.jsonl"), []))
+        growth, spent = run.environment, Counter[str]()
+        assert isinstance(growth, Growth)
+        for owner, method, name in (
+            (growth, "begin", "making hosts"),
+            (growth.engine, "run_epoch", "engine"),
+            (growth.engine, "score", "scoring"),
+            (growth, "act", "acting"),
+            (run.learner, "update", "update"),
+            (PolicyDecider, "decide", "deciding"),
+        ):
+            timed(owner, method, name, spent)
+        for number in range(arguments.rounds):
+            spent.clear()
+            began = time.perf_counter()
+            run.run_round()
+            seconds, epochs = time.perf_counter() - began, sum(h.host.member.epochs for h in growth.hosts.values())
+            parts = ", ".join(f"{name} {value:.2f}" for name, value in spent.most_common())
+            rates = f"{epochs / seconds:.0f} host-epochs/s all in, {epochs / spent['engine']:.0f} in the engine"
+            print(f"round {number + 1}: {seconds:.1f} s, {rates}; {parts}", flush=True)
+
+
+def cifar10(arguments: argparse.Namespace) -> None:
+    """Images a second of standard hosts on random images."""
+    device, task, draw = device_named(arguments.device), get("cifar10"), torch.Generator().manual_seed(0)
+
+    def split(size: int) -> Split:
+        return Split(torch.randn(size, 3, 32, 32, generator=draw).to(device), torch.randint(0, 10, (size,), generator=draw).to(device))
+
+    train, val = split(arguments.images), split(1000)
+    data = Data(classes=10, train=train, val=val, test=lambda: val, fingerprint="", origin="random images")
+    config = TrainingConfig(precision=arguments.precision)
+    hosts = [Host(task, data, task.family.standard, seed, config) for seed in range(arguments.hosts)]
+    engine, blueprints = FleetEngine(), names(Topology.MAP2D)
+    for epoch in range(arguments.epochs):
+        began = time.perf_counter()
+        engine.run_epoch(hosts)  # which ends with what it has read from the device
+        rate = len(hosts) * arguments.images / (time.perf_counter() - began)
+        print(f"epoch {epoch + 1}: {rate:,.0f} images/s, {'seeds in every second host' if epoch else 'no seeds'}", flush=True)
+        for number, host in enumerate(hosts):
+            if epoch == 0 and number % 2:
+                host.model.germinate(host.model.slot_ids[number % 3], blueprints[number % len(blueprints)])
+            host.end_epoch()
+
+
+def growth(arguments: argparse.Namespace) -> None:
+    """Both engines under controllers, on one thread."""
+    torch.set_num_threads(1)
+    usual = GrowthConfig(epochs=arguments.epochs, control=False, training=TrainingConfig(gates=GateConfig.permissive()))
+    for controller in ("random", "heuristic"):
+        for member in ("family", "standard"):
+            for engine in ("serial", "fleet"):
+                hosts = Growth(replace(usual, member=member, engine=engine))
+                began = time.process_time()
+                starts = [Start("digits", 100 + number) for number in range(arguments.hosts)]
+                Play(hosts, ControllerDecider([make(controller)] * arguments.hosts), starts).through()
+                rate = arguments.hosts * arguments.epochs / (time.process_time() - began)
+                print(f"{controller}, {member} hosts, {engine}: {rate:.1f} host-epochs/s", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, metavar="WHAT")
+    for command, sizes in ((ppo, {"hosts": 256, "epochs": 10, "rounds": 2}), (cifar10, {"hosts": 64, "images": 45000, "epochs": 3})):
+        each = commands.add_parser(command.__name__)
+        each.set_defaults(command=command)
+        each.add_argument("--device", default="cuda")
+        for name, size in sizes.items():
+            each.add_argument(f"--{name}", type=int, default=size)
+        if command is ppo:
+            each.add_argument("--member", choices=("family", "standard"), default="family")
+        else:
+            each.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    each = commands.add_parser("growth")
+    each.set_defaults(command=growth)
+    each.add_argument("--hosts", type=int, default=16)
+    each.add_argument("--epochs", type=int, default=12)
+    arguments = parser.parse_args()
+    arguments.command(arguments)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
