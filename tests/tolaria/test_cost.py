@@ -21,7 +21,8 @@ def data() -> Data:
 
 def cost(data: Data, **member: Any) -> float:
     task = get("digits")
-    return epoch_cost(task, data, task.family.with_fixed(**member).standard, 0, TrainingConfig())
+    standard = task.family.with_fixed(**member).standard
+    return epoch_cost(task.prepare(data, standard, 0), data, standard, TrainingConfig())
 
 
 def test_more_samples_smaller_batches_wider_and_deeper_hosts_cost_more(data: Data) -> None:

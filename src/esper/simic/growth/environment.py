@@ -7,6 +7,7 @@ Runs under a controller, learning, examinations, twins and the Gymnasium environ
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -30,6 +31,7 @@ from esper.tolaria.training.cost import epoch_cost
 from esper.tolaria.training.device import device_named
 from esper.tolaria.training.engine import ENGINES, choose
 from esper.tolaria.training.host import Host
+from esper.tolaria.training.stackable import key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,12 @@ class Growth:
     def weigh(self, start: Start) -> Load:
         """What a host would ask for, estimated before it is made."""
         task, member = self._chosen(start)
-        return Load(epoch_cost(task, self.data(task), member, start.seed, self.config.training), member.epochs)
+        data, config = self.data(task), self.config.training
+        prepared = task.prepare(data, member, start.seed)
+        if self.choice.engine == "fleet":
+            key = key_of(task, config, member, prepared.architecture, prepared.slots, prepared.split)
+            return Load(1.0, member.epochs, hashlib.sha256(repr(key).encode()).hexdigest())
+        return Load(epoch_cost(prepared, data, member, config), member.epochs)
 
     def _chosen(self, start: Start) -> tuple[Task, Member]:
         """The task and the member that a start stands for; torch has the threads that suit them from here on."""

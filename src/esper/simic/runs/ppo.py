@@ -105,8 +105,8 @@ class PPORun:
             self._environment = None
 
     def _workers(self) -> int:
-        """Processes that grow hosts: a GPU is shared best within one."""
-        return 1 if self.devices[0].type == "cuda" else min(self.config.workers, self.config.hosts)
+        """Processes that grow hosts."""
+        return self.config.processes(gpu=self.devices[0].type == "cuda")
 
     def _first_policy(self) -> Policy:
         config = self.config

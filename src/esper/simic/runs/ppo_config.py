@@ -20,6 +20,10 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+GPU_PROCESSES, GPU_HOSTS = 8, 32
+"""Processes that share a GPU by default, at most, and hosts that each of them has, at least."""
+
+
 def _permissive() -> TrainingConfig:
     """Policies learn under gates that ask for structure and health alone."""
     return TrainingConfig(gates=GateConfig.permissive())
@@ -64,8 +68,8 @@ class PPORunConfig(GrowthConfig):
     """Of the policy's weights, its chances, and the pool of hosts."""
     pool: Count = 64
     """Different hosts to practise on. A finite pool, so that each one's control is trained only once."""
-    workers: Annotated[int, Range(1, 1024)] = field(default_factory=_cores)
-    """Processes that grow hosts; by default one for each core."""
+    workers: Annotated[int, Range(1, 1024)] | None = None
+    """Processes that grow hosts; by default one for each core, on a GPU one for every 32 hosts, up to eight and half of the cores."""
     examined: Annotated[int, Range(2, 1_000_000)] = 40
     """Unseen hosts that the policy is compared on at the end."""
     deterministic: bool = True
@@ -90,6 +94,11 @@ class PPORunConfig(GrowthConfig):
         check_ranges(self)
         if not self.task:
             raise ConfigError("'task' is empty; expected the name of a task, or several")
+
+    def processes(self, *, gpu: bool) -> int:
+        """In how many processes hosts grow. On a GPU each takes half a GiB of its memory, and pays once there are many hosts for it."""
+        usual = min(GPU_PROCESSES, _cores() // 2, self.hosts // GPU_HOSTS) if gpu else _cores()
+        return max(1, min(self.workers or usual, self.hosts))
 
     def lasting(self) -> PPORunConfig:
         """This config with whatever may change put back to its default: the same for as long as a run goes on."""

@@ -18,7 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from esper.kasmina.attach.probe import untouched
 from esper.tolaria.data import Data
-from esper.tolaria.tasks import Member, Task
+from esper.tolaria.tasks import Member
+from esper.tolaria.tasks.registry import Prepared
 from esper.tolaria.training.config import TrainingConfig
 
 KERNEL = 1.3e-4
@@ -31,9 +32,8 @@ MEASURING = 10
 """Steps that take as long as the rest of an epoch does, whatever its length: validation, counterfactuals, the report."""
 
 
-def epoch_cost(task: Task, data: Data, member: Member, seed: int, config: TrainingConfig) -> float:
+def epoch_cost(prepared: Prepared, data: Data, member: Member, config: TrainingConfig) -> float:
     """About how many seconds one epoch of this host takes on one core."""
-    prepared = task.prepare(data, member, seed)
     kernels, values, operations = _counted(prepared.host, prepared.example)
     size = len(prepared.split)
     steps = math.ceil(size / member.batch)

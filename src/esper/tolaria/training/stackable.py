@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,9 @@ from esper.kasmina.stacking.growables import bare_host
 from esper.kasmina.stacking.rows import Rows
 from esper.kasmina.stacking.stacked import StackedModule, Streams, vmapped
 from esper.leyline.errors import DeviceError
-from esper.tolaria.tasks import Task
+from esper.tolaria.data import Split
+from esper.tolaria.tasks import Member, Task
+from esper.tolaria.training.config import TrainingConfig
 from esper.tolaria.training.host import Host, autocast
 
 CHECK_SAMPLES = 6
@@ -25,9 +27,16 @@ SEEDS_SHARE = 3
 
 def fleet_key(host: Host) -> Hashable:
     """Hosts with the same key can be in one fleet."""
-    member, slots = host.member, tuple((slot.id, slot.place.path) for slot in host.model.slots.values())
+    slots = {slot.id: slot.place.path for slot in host.model.slots.values()}
+    return key_of(host.task, host.config, host.member, host.architecture, slots, host.split)
+
+
+def key_of(
+    task: Task, config: TrainingConfig, member: Member, architecture: Hashable, slots: Mapping[str, str], split: Split
+) -> tuple[Hashable, ...]:
+    """The same of a host that may not have been made yet. slots: module path by slot id. split: what it trains on."""
     kind = (member.optimizer, member.momentum > 0, member.batch, member.augment)
-    return (host.task.name, host.config, host.architecture, slots, kind, len(host.split), host.split.x.device)
+    return (task.name, config, architecture, tuple(slots.items()), kind, len(split), split.x.device)
 
 
 def check_fleet(host: Host) -> Checked:
