@@ -21,6 +21,7 @@ from esper.kasmina.stacking.room import exact, spare
 from esper.leyline.reports import EpochReport, Isolation, Topology
 from esper.tolaria.tasks import Member
 from esper.tolaria.training.engine import FleetEngine, SerialEngine
+from esper.tolaria.training.fleet_work import phases_of
 from esper.tolaria.training.host import Host
 from esper.tolaria.training.stackable import check_fleet
 from tests.kasmina import networks
@@ -51,12 +52,12 @@ kinds = st.fixed_dictionaries(
         "slots": st.sampled_from(["before", "both"]),
         "optimizer": st.sampled_from(["sgd", "adamw"]),
         "augment": st.booleans(),
-        "train_size": st.sampled_from([96, 70]),
     }
 )
 """What hosts of one fleet have in common."""
 members = st.fixed_dictionaries(
     {
+        "train_size": st.sampled_from([96, 96, 70, 40]),
         "momentum": st.sampled_from([0.9, 0.9, 0.5, 0.0]),
         "label_noise": st.sampled_from([0.0, 0.2]),
         "weight_decay": st.sampled_from([0.0, 5e-4]),
@@ -299,6 +300,34 @@ def test_hosts_with_dropout_drop_what_they_drop_alone(room: str, isolation: Isol
     dropping, config = variant(DroppingDigits, "dropping"), replace(EASY, isolation=isolation)
     engine = check_alike(lambda: growing(config, of=dropping), [plan[:4] for plan in GROWTH], ROOMS[room])
     assert engine.notes == []
+
+
+@pytest.mark.parametrize(
+    ("isolation", "member"),
+    [("shadow", {}), ("boost", {"optimizer": "adamw", "learning_rate": 0.01}), ("none", {"of": variant(DroppingDigits, "dropping")})],
+)
+def test_hosts_with_different_amounts_of_data_are_in_one_fleet_where_room_is_spare(isolation: Isolation, member: dict[str, Any]) -> None:
+    amounts = (120, 30, 97)  # batches of 48, 48, 24; of 30; of 48 and 49
+
+    def build() -> list[Host]:
+        config = replace(EASY, isolation=isolation, recalibrate=64)
+        return [double_host(seed, config, **{**SLOW, "train_size": size, **member}) for seed, size in enumerate(amounts)]
+
+    engine = check_alike(build, GROWTH, ROOMS["spare"])
+    assert engine.notes == []
+    ((fleet,),) = engine._fleets.values()
+    assert len(fleet.row_of) == len(amounts)
+
+
+def test_an_epoch_is_taken_in_as_few_steps_as_its_batches_allow() -> None:
+    found = phases_of({0: (48, 48, 24), 1: (30,), 2: (48, 49), 4: (48, 48, 24)})
+    assert [(each.size, each.steps, sorted(each.rows)) for each in found] == [
+        (48, 1, [0, 2, 4]),
+        (49, 1, [2]),
+        (48, 1, [0, 4]),
+        (30, 1, [1]),
+        (24, 1, [0, 4]),
+    ]
 
 
 @contextmanager

@@ -88,7 +88,7 @@ class Learner:
         return [tallest[level] if part.gate else 0 for level, part in zip(self.levels, self.learning, strict=True)]
 
     def fill(self) -> None:
-        """Take in which hosts take part, and their rates, before the first step of an epoch."""
+        """Take in whose each row is, before `activate` and the first step of an epoch."""
         cells, unit_of, host_of = self._ints.staged
         table, present = cells.reshape(self.shape), self._bools.staged[0].reshape(self.shape)
         table.fill(len(self.segments))
@@ -103,8 +103,11 @@ class Learner:
             present[first : first + part.rows.parameters, units] = True
         self._ints.write()
         self._bools.write()
-        self.active.copy_(self.present.any(0)[:, None])
-        self.optimizer.fill(self.rates.of(self.host_of))
+
+    def activate(self, hosts: Tensor) -> None:
+        """Let these hosts, bool (hosts,), learn in the steps that follow; what belongs to the others stays as it is."""
+        self.active.copy_((self.present.any(0) & hosts.repeat(len(self.sums) // len(hosts)))[:, None])
+        self.optimizer.fill(self.rates.of(self.host_of), hosts.index_select(0, self.host_of))
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Sequence[Tensor]]) -> None:
@@ -136,8 +139,8 @@ class _Rule(ABC):
         """Have tensors for the rates."""
 
     @abstractmethod
-    def fill(self, rates: Rates) -> None:
-        """Take in the rates of an epoch, (rows,) each."""
+    def fill(self, rates: Rates, active: Tensor) -> None:
+        """Take in the rates of an epoch, (rows,) each, and which rows move at all, bool (rows,)."""
 
     @abstractmethod
     def step(self, gradient: Tensor) -> None:
@@ -155,10 +158,11 @@ class _SGD(_Rule):
         """Have tensors for the rates: of each parameter weight decay, momentum, and learning rate with a minus."""
         self.factors = self.parameters.new_zeros(3, len(self.parameters))
 
-    def fill(self, rates: Rates) -> None:
-        """Take in the rates of an epoch, (rows,) each."""
-        for into, each in zip(self.factors, (rates.weight_decay, rates.momentum, -rates.learning_rate), strict=True):
-            into.copy_(self.spread(each))
+    def fill(self, rates: Rates, active: Tensor) -> None:
+        """Take in the rates of an epoch, (rows,) each, and which rows move at all, bool (rows,)."""
+        rest = (0.0, 1.0, 0.0)  # with these, and without a gradient, nothing changes
+        for into, each, still in zip(self.factors, (rates.weight_decay, rates.momentum, -rates.learning_rate), rest, strict=True):
+            into.copy_(self.spread(torch.where(active, each, still)))
 
     def step(self, gradient: Tensor) -> None:
         """Move the parameters; the gradient is used up."""
@@ -175,23 +179,29 @@ class _AdamW(_Rule):
     """AdamW, as torch.optim.AdamW has it."""
 
     def make(self) -> None:
-        """Have tensors for the rates: what a step leaves of each parameter, and the learning rate of each row with a minus."""
-        self.left, self.rate = torch.zeros_like(self.parameters), self.parameters.new_zeros(len(self.steps))
+        """Have tensors for the rates: of each parameter what a step leaves of it, how far its mean moves and what it leaves of its mean
+        square; of each row the learning rate with a minus, and whether it moves."""
+        self.left, self.towards, self.second = self.parameters.new_zeros(3, len(self.parameters))
+        self.rate, self.moves = self.parameters.new_zeros(len(self.steps)), torch.zeros_like(self.steps)
         self.betas = sent(torch.tensor(self.settings["betas"], dtype=torch.float64)[:, None], self.steps.device)
 
-    def fill(self, rates: Rates) -> None:
-        """Take in the rates of an epoch, (rows,) each."""
-        self.rate.copy_(-rates.learning_rate)
-        self.left.copy_(self.spread(1 - rates.learning_rate * rates.weight_decay))
+    def fill(self, rates: Rates, active: Tensor) -> None:
+        """Take in the rates of an epoch, (rows,) each, and which rows move at all, bool (rows,)."""
+        first, second = self.settings["betas"]
+        self.moves.copy_(active)
+        self.rate.copy_(-rates.learning_rate * active)
+        self.left.copy_(self.spread(torch.where(active, 1 - rates.learning_rate * rates.weight_decay, 1.0)))
+        self.towards.copy_(self.spread((1 - first) * active.to(self.rate.dtype)))
+        self.second.copy_(self.spread(torch.where(active, second, torch.ones_like(self.rate))))
 
     def step(self, gradient: Tensor) -> None:
         """Move the parameters; the gradient is used up."""
-        (first, second), mean, square = self.settings["betas"], self.states["exp_avg"], self.states["exp_avg_sq"]
-        self.steps += 1
+        (_, second), mean, square = self.settings["betas"], self.states["exp_avg"], self.states["exp_avg_sq"]
+        self.steps += self.moves
         # In double precision: in the first steps 1 - 0.999 is what is left of two numbers near 1.
-        first_left, second_left = 1 - torch.pow(self.betas, self.steps)  # (rows,) each
-        mean.lerp_(gradient, 1 - first)
-        square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        first_left, second_left = 1 - torch.pow(self.betas, self.steps.clamp(min=1))  # (rows,) each
+        mean.lerp_(gradient, self.towards)
+        square.mul_(self.second).addcmul_(gradient, gradient, value=1 - second)
         root = square.sqrt().div_(self.spread(second_left.sqrt().to(square.dtype))).add_(self.settings["eps"])
         self.parameters.mul_(self.left).addcmul_(mean / root, self.spread((self.rate / first_left).to(root.dtype)))
 

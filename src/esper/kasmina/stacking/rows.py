@@ -211,14 +211,14 @@ class Rows:
                 counts[row] = float(optimizer.state[self._tensors[row][self.names[0]]]["step"])
             self.steps.copy_(sent(torch.tensor(counts), self.steps.device))
 
-    def end_steps(self, taken: int) -> None:
-        """Tell the optimisers how many steps every row has taken since `begin_steps`."""
+    def end_steps(self, taken: Mapping[int, int]) -> None:
+        """Tell the optimisers how many steps each row has taken since `begin_steps`."""
         if issubclass(self.kind, optim.AdamW):
-            for row, _ in self.occupied():
+            for row, count in taken.items():
                 optimizer = self.optimizers[row]
                 assert optimizer is not None
                 for name in self.names:
-                    optimizer.state[self._tensors[row][name]]["step"] += taken
+                    optimizer.state[self._tensors[row][name]]["step"] += count
 
 
 def finite(tensor: Tensor) -> Tensor:

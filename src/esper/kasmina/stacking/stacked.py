@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -34,11 +34,12 @@ class Streams:
             self.states.append(self.generator.get_state())
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """What is drawn inside is given back."""
+    def kept(self, hosts: Iterable[int] | None = None) -> Iterator[None]:
+        """What is drawn inside is given back, for all hosts or for some."""
         before = list(self.states)
         yield
-        self.states = before
+        for host in range(len(before)) if hosts is None else hosts:
+            self.states[host] = before[host]
 
     @contextmanager
     def of(self, host: int) -> Iterator[None]:

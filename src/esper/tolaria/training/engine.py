@@ -129,12 +129,12 @@ class FleetEngine:
         scores: dict[Host, Score] = {}
         by_fleet: dict[Fleet, list[Host]] = {}
         for host in hosts:
-            fleet = next((each for each in self._fleets.get(fleet_key(host), ()) if host in each.row_of), None)
+            fleet = next((each for each in self._fleets.get(self._key(host), ()) if host in each.row_of), None)
             if fleet is not None:
                 by_fleet.setdefault(fleet, []).append(host)
             else:
                 scores[host] = host.score(split(host))
-        for fleet in [each for each in by_fleet if not self._synced(fleet_key(by_fleet[each][0]), each)]:
+        for fleet in [each for each in by_fleet if not self._synced(self._key(by_fleet[each][0]), each)]:
             scores.update({host: host.score(split(host)) for host in by_fleet.pop(fleet)})
         measured = []
         for fleet, mine in by_fleet.items():
@@ -145,11 +145,14 @@ class FleetEngine:
                 (scores[host],) = found.by.values()
         return [scores[host] for host in hosts]
 
+    def _key(self, host: Host) -> Hashable:
+        return fleet_key(host, mixed=None if self.room is None else self.room is spare)
+
     def _formed(self, hosts: Sequence[Host]) -> list[Fleet]:
         """Fleets of those hosts that can be in one, ready for an epoch."""
         by_key: dict[Hashable, list[Host]] = {}
         for host in hosts:
-            key = fleet_key(host)
+            key = self._key(host)
             if self._can_be_stacked(key, host):
                 by_key.setdefault(key, []).append(host)
         chosen = {key: self._fleet_for(key, mine) for key, mine in by_key.items()}

@@ -6,8 +6,8 @@ learns does not depend on the others. Nothing here waits for the device but the 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +29,11 @@ from esper.tolaria.data import Split, stream_seed
 from esper.tolaria.data.streams import draws_from
 from esper.tolaria.tasks.registry import augment_stream
 from esper.tolaria.training.config import Precision
-from esper.tolaria.training.fleet_work import Measurement, Step
+from esper.tolaria.training.fleet_work import Measurement, Phase, Step, phases_of
 from esper.tolaria.training.host import EpochPlan, Host, batch_sizes
+from esper.tolaria.training.stackable import SHORT_EPOCH
 from esper.tolaria.training.validation import Array, Scores, wanted_of
 
-SHORT_EPOCH = 64
-"""Steps up to which an epoch is too short to capture its step anew whenever some host grows something new: room is made ahead."""
 MEASURED_BYTES = 2**31
 """Memory on a GPU that one pass of a measurement may take, roughly: 32 times the size of its inputs."""
 
@@ -112,7 +111,7 @@ class Pending:
 
 
 class Fleet:
-    """Hosts of one architecture, with the same number of samples, on one device.
+    """Hosts of one architecture on one device, with the same number of samples, or in short epochs any number.
 
     like: one of them. rows: how many there can be. On a GPU there is one row more than hosts, and room for seeds to come, so that what was
     captured serves as long as possible. seeds_checked: see StackedGrowables.
@@ -120,8 +119,8 @@ class Fleet:
 
     def __init__(self, like: Host, checked: Checked, rows: int, room: Room, seeds_checked: dict[Hashable, Checked] | None = None) -> None:
         self.task, self.config, self.device = like.task, like.config, like.split.x.device
-        self.member, self.sizes = like.member, batch_sizes(len(like.split), like.member.batch)
-        self.short = len(self.sizes) <= SHORT_EPOCH
+        self.member = like.member
+        self.short = len(like.split) <= SHORT_EPOCH * like.member.batch
         """Whether an epoch is too short for rows to be dealt out anew whenever something changes."""
         ahead = room is spare and self.short
         self.stack = StackedGrowables(like.model, like.optimizer, checked, rows, room, ahead=ahead, seeds_checked=seeds_checked)
@@ -131,6 +130,7 @@ class Fleet:
         self._figures = torch.zeros(3, rows, device=device, dtype=dtype)
         self.rates = Rates(*self._figures.unbind())
         self.active = torch.zeros(rows, dtype=torch.bool, device=device)
+        """Rows that take part in the current step."""
         self.sums = torch.zeros(rows, 2, device=device)
         self.cap = max(self.config.eval_batch, like.member.batch * rows)
         """Samples of all hosts in one pass of a measurement: as many as in a step, or more if they are small."""
@@ -167,7 +167,6 @@ class Fleet:
         self.row_of = {host: row for row, host in enumerate(self.hosts) if host is not None}
         if gone or new:
             self._reference = {key: value for key, value in self._reference.items() if key[0] in wanted}
-            self.active.copy_(sent(torch.tensor([host is not None for host in self.hosts]), self.device))
         if new:
             self.pool = _Pool([(new[0] if host is None else host).split for host in self.hosts])
 
@@ -207,26 +206,60 @@ class Fleet:
     def train(self, plans: Mapping[int, EpochPlan]) -> None:
         """All batches of the epoch; `sums` gets loss and targets predicted, summed over the samples."""
         stack = self.stack
-        learning = [stack.rows, *(seeds.rows for key, seeds in stack.seeds.items() if key.role is not Role.IDLE)]
-        for rows in learning:
+        learning = [(each.rows, each.row_of) for key, each in stack.seeds.items() if key.role is not Role.IDLE]
+        learning.append((stack.rows, {row: row for row in plans}))
+        for rows, _ in learning:
             rows.begin_steps()
         self._fill_rates(plans)
         self.sums.zero_()
         self._arrange(plans)
         drawn = self._augment_streams({row: plan.epoch for row, plan in plans.items()})
-        # (samples, rows): position of each sample of the epoch in its host's training set.
-        orders = torch.zeros(sum(self.sizes), len(self.hosts), dtype=torch.int64)
-        for row, plan in plans.items():
-            orders[:, row] = plan.order
-        every = torch.arange(len(self.hosts), device=self.device)
+        every, phases = torch.arange(len(self.hosts), device=self.device), phases_of({row: plan.sizes for row, plan in plans.items()})
+        orders = iter(sent(self._orders(plans, phases), self.device).split([phase.size for phase in phases for _ in range(phase.steps)]))
         random = draws_at_random(self.stack.network)
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else [], enabled=random):
-            for positions in sent(orders, self.device).split(self.sizes):
-                if len(positions) not in self._steps:
-                    self._steps[len(positions)] = Step(self)
-                self._steps[len(positions)](*self.batch(every, positions, drawn))
-        for rows in learning:
-            rows.end_steps(len(self.sizes))
+            for phase in phases:
+                with self._resting(plans.keys() - phase.rows):
+                    for _ in range(phase.steps):
+                        self._step(phase, *self.batch(every, next(orders), drawn))
+        for rows, row_of in learning:
+            rows.end_steps({at: len(plans[host].sizes) for host, at in row_of.items()})
+
+    def _step(self, phase: Phase, x: Tensor, y: Tensor) -> None:
+        if phase.size not in self._steps:
+            self._steps[phase.size] = Step(self)
+        streams = None if self._view is None else self._view.streams
+        with nullcontext() if streams is None else streams.kept([row for row in range(len(self.hosts)) if row not in phase.rows]):
+            self._steps[phase.size](x, y)
+
+    def _orders(self, plans: Mapping[int, EpochPlan], phases: Sequence[Phase]) -> Tensor:
+        """(samples, rows): of each sample of each step its position in the host's training set. Who rests sees its first sample."""
+        orders = torch.zeros(sum(phase.size * phase.steps for phase in phases), len(self.hosts), dtype=torch.int64)
+        first, taken = 0, dict.fromkeys(plans, 0)
+        for phase in phases:
+            samples = phase.size * phase.steps
+            for row in phase.rows:
+                orders[first : first + samples, row] = plans[row].order[taken[row] : taken[row] + samples]
+                taken[row] += samples
+            first += samples
+        return orders
+
+    @contextmanager
+    def _resting(self, rows: Collection[int]) -> Iterator[None]:
+        """Inside, everything that belongs to these hosts stays as it is, whatever runs through them."""
+        assert self._learner is not None
+        active = [host is not None and row not in rows for row, host in enumerate(self.hosts)]
+        self.active.copy_(sent(torch.tensor(active), self.device))
+        self._learner.activate(self.active)
+        fixed = [(each, each.clone()) for each in self.stack.rows.fixed.values()] if rows else []
+        seeds = [(each, each.clone(), seeds) for seeds in self.stack.seeds.values() for each in seeds.rows.fixed.values()] if rows else []
+        yield
+        for each, before in fixed:
+            each.copy_(torch.where(_beside(self.active, each), each, before))
+        for each, before, part in seeds:
+            mine = torch.zeros(len(each), dtype=torch.bool)
+            mine[[at for host, at in part.row_of.items() if host not in rows]] = True
+            each.copy_(torch.where(_beside(sent(mine, self.device), each), each, before))
 
     def _arrange(self, plans: Mapping[int, EpochPlan]) -> None:
         """Which rows learn, and how, in this epoch; what was captured for another arrangement is dropped."""
@@ -289,24 +322,36 @@ class Fleet:
         """
         pairs = [(row, on) for row, each in zip(rows, wanted, strict=True) for on in each]
         norms = self.stack.learning_norms() if self.config.recalibrate else []
-        size = min(samples, sum(self.sizes)) if norms else 0
-        counted = self.task.kind == "classification"
-        shapes = ((), (len(split),), (self.task.classes if counted else 0,))
-        found = [torch.zeros(len(pairs), *shape, device=self.device) for shape in shapes]
-        room = max(1, self.cap // max(1, min(size, self.config.eval_batch)))
         drawn = self._augment_streams({row: host.epoch for row, host in enumerate(self.hosts) if host is not None})
-        for at in range(0, len(pairs), room):
-            part = pairs[at : at + room]
-            key = (size, precision, at // room)
-            known = self._measurements.get(key)
-            view = self.stack.showing(part, None if known is None else known.view)
-            if known is None or known.view is not view:
-                known = self._measurements[key] = Measurement(self, view, norms, precision)
-            for into, values in zip(found, known.run(split, self._references(view, size, drawn)), strict=True):
-                into[at : at + len(part)] = values[: len(part)]
-        total = self._class_counts(split) if counted else found[2].new_zeros(0)
-        losses, hits, right = found
+        parts, order = [], []
+        # Hosts with fewer samples than asked for have others to make batch norms from, in number too.
+        for size, mine in self._by_size(pairs, samples if norms else 0).items():
+            room = max(1, self.cap // max(1, min(size, self.config.eval_batch)))
+            for at in range(0, len(mine), room):
+                part = mine[at : at + room]
+                key = (size, precision, at // room)
+                known = self._measurements.get(key)
+                view = self.stack.showing([pairs[number] for number in part], None if known is None else known.view)
+                if known is None or known.view is not view:
+                    known = self._measurements[key] = Measurement(self, view, norms, precision)
+                found = known.run(split, self._references(view, size, drawn))
+                parts.append([values[: len(part)] for values in found])
+                order += part
+        losses, hits, right = (torch.cat(each) for each in zip(*parts, strict=True))
+        if order != sorted(order):
+            back = sent(torch.tensor(order).argsort(), self.device)
+            losses, hits, right = (each.index_select(0, back) for each in (losses, hits, right))
+        total = self._class_counts(split) if self.task.kind == "classification" else right.new_zeros(0)
         return Measured(list(wanted), losses, hits, right, total, targets=split.y.numel() // len(split))
+
+    def _by_size(self, pairs: Sequence[tuple[int, Configuration]], samples: int) -> dict[int, list[int]]:
+        """Numbers of pairs by how many of so many training inputs their hosts have."""
+        found: dict[int, list[int]] = {}
+        for number, (row, _) in enumerate(pairs):
+            host = self.hosts[row]
+            assert host is not None
+            found.setdefault(min(samples, len(host.split)), []).append(number)
+        return dict(sorted(found.items()))
 
     def _class_counts(self, split: Split) -> Tensor:
         """Samples of each class, counted once: counting waits for the device."""
@@ -327,3 +372,8 @@ class Fleet:
                 columns[:, column] = self._reference[host, size]
         parts = sent(columns, self.device).split(batch_sizes(size, self.config.eval_batch))
         return [self.batch(view.which, part, drawn)[0] for part in parts]
+
+
+def _beside(rows: Tensor, each: Tensor) -> Tensor:
+    """(rows,) in a shape that goes with (rows, ...)."""
+    return rows.view(-1, *[1] * (each.dim() - 1))

@@ -5,8 +5,9 @@ Both work on tensors that stay where they are, so that they can be captured.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +23,30 @@ from esper.tolaria.training.stackable import stacked_losses
 
 if TYPE_CHECKING:
     from esper.tolaria.training.fleet import Fleet
+
+
+class Phase(NamedTuple):
+    """Steps of an epoch in which the same hosts learn, on batches of one size."""
+
+    size: int
+    steps: int
+    rows: frozenset[int]
+
+
+def phases_of(sizes: Mapping[int, tuple[int, ...]]) -> list[Phase]:
+    """The steps of an epoch, given the batches of each row: the large ones of all hosts together, for as long as each has any."""
+    phases: list[Phase] = []
+    at, ends = dict.fromkeys(sizes, 0), {row: len(each) for row, each in sizes.items()}
+    while left := [row for row in sizes if at[row] < ends[row]]:
+        size = max(sizes[row][at[row]] for row in left)
+        rows = frozenset(row for row in left if sizes[row][at[row]] == size)
+        for row in rows:
+            at[row] += 1
+        if phases and (phases[-1].size, phases[-1].rows) == (size, rows):
+            phases[-1] = phases[-1]._replace(steps=phases[-1].steps + 1)
+        else:
+            phases.append(Phase(size, 1, rows))
+    return phases
 
 
 class Step:
@@ -50,13 +75,14 @@ class Step:
         assert y is not None
         fleet.stack.network.train()
         fleet.stack.note_frozen()
-        logits, losses = self._forward(self.view, x, y)
-        gradients = _gradients(torch.where(fleet.active, losses, 0.0), self.view)
+        logits, each = self._forward(self.view, x, y)
+        losses = torch.where(fleet.active, each, 0.0)
+        gradients = _gradients(losses, self.view)
         if self.shadow is not None:
             gradients += self._shadow_gradients(self.shadow, x, y)
         self.learner.step(gradients)
         correct = fleet.task.correct(logits.detach(), y).view(-1, rows)
-        fleet.sums += torch.stack((losses.detach() * len(correct), correct.sum(0)), 1)
+        fleet.sums += torch.stack((losses.detach() * len(correct), correct.sum(0) * fleet.active), 1)
 
     def _forward(self, view: View, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         with autocast(self.fleet.config.precision, self.fleet.device):

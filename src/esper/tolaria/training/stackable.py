@@ -21,22 +21,37 @@ from esper.tolaria.training.host import Host, autocast
 
 CHECK_SAMPLES = 6
 """Samples, of two hosts together, that an architecture is tried on."""
+SHORT_EPOCH = 64
+"""Steps up to which an epoch is short: on a GPU it takes longer to capture a step than to replay it so often."""
 SEEDS_SHARE = 3
 """How many times the memory of a bare host a growing one may take."""
 
 
-def fleet_key(host: Host) -> Hashable:
-    """Hosts with the same key can be in one fleet."""
+def fleet_key(host: Host, *, mixed: bool | None = None) -> Hashable:
+    """Hosts with the same key can be in one fleet. mixed: see `key_of`."""
     slots = {slot.id: slot.place.path for slot in host.model.slots.values()}
-    return key_of(host.task, host.config, host.member, host.architecture, slots, host.split)
+    return key_of(host.task, host.config, host.member, host.architecture, slots, host.split, mixed=mixed)
 
 
 def key_of(
-    task: Task, config: TrainingConfig, member: Member, architecture: Hashable, slots: Mapping[str, str], split: Split
+    task: Task,
+    config: TrainingConfig,
+    member: Member,
+    architecture: Hashable,
+    slots: Mapping[str, str],
+    split: Split,
+    *,
+    mixed: bool | None = None,
 ) -> tuple[Hashable, ...]:
-    """The same of a host that may not have been made yet. slots: module path by slot id. split: what it trains on."""
+    """The same of a host that may not have been made yet. slots: module path by slot id. split: what it trains on.
+
+    mixed: whether hosts with different amounts of data are together if their epochs are short: those with less of it wait for the others,
+    which costs a GPU less than a fleet of their own. By default so on a GPU.
+    """
     kind = (member.optimizer, member.momentum > 0, member.batch, member.augment)
-    return (task.name, config, architecture, tuple(slots.items()), kind, len(split), split.x.device)
+    mixed = split.x.device.type == "cuda" if mixed is None else mixed
+    size = "short" if mixed and len(split) <= SHORT_EPOCH * member.batch else len(split)
+    return (task.name, config, architecture, tuple(slots.items()), kind, size, split.x.device)
 
 
 def check_fleet(host: Host) -> Checked:
