@@ -102,12 +102,12 @@ class FleetEngine:
 
     def _run_epoch(self, hosts: Sequence[Host], progress: Progress | None) -> list[EpochReport]:
         pending = []
-        for fleet in self._formed(hosts):
+        for fleet in self._formed(hosts):  # one by one: the device is busy with the first while the next is put together
             with fleet.on_stream():
                 pending.append((fleet, fleet.run_epoch()))
         reports: dict[Host, EpochReport] = {}
-        for (fleet, epoch), values in zip(pending, _read([(fleet, epoch.tensors()) for fleet, epoch in pending]), strict=True):
-            for row, result in epoch.results(*values):
+        for fleet, epoch in pending:
+            for row, result in epoch.results(*_read(fleet, epoch.tensors())):
                 host = fleet.hosts[row]
                 assert host is not None
                 reports[host] = host.conclude(*result)
@@ -139,33 +139,39 @@ class FleetEngine:
         measured = []
         for fleet, mine in by_fleet.items():
             with fleet.on_stream():
-                measured.append((fleet, fleet.score(mine, split(mine[0]))))
-        for mine, (_, each), values in zip(by_fleet.values(), measured, _read([(f, each.tensors()) for f, each in measured]), strict=True):
-            for host, found in zip(mine, each.scores(*values), strict=True):
+                measured.append((fleet, mine, fleet.score(mine, split(mine[0]))))
+        for fleet, mine, each in measured:
+            for host, found in zip(mine, each.scores(*_read(fleet, each.tensors())), strict=True):
                 (scores[host],) = found.by.values()
         return [scores[host] for host in hosts]
 
     def _key(self, host: Host) -> Hashable:
         return fleet_key(host, mixed=None if self.room is None else self.room is spare)
 
-    def _formed(self, hosts: Sequence[Host]) -> list[Fleet]:
-        """Fleets of those hosts that can be in one, ready for an epoch."""
+    def _formed(self, hosts: Sequence[Host]) -> Iterator[Fleet]:
+        """Fleets of those hosts that can be in one, each ready for an epoch."""
         by_key: dict[Hashable, list[Host]] = {}
         for host in hosts:
-            key = self._key(host)
-            if self._can_be_stacked(key, host):
-                by_key.setdefault(key, []).append(host)
-        chosen = {key: self._fleet_for(key, mine) for key, mine in by_key.items()}
-        for key, fleets in self._fleets.items():
-            for fleet in fleets:
-                if fleet is not chosen.get(key):
-                    fleet.release()
-        for key, fleet in chosen.items():
-            fleet.update(by_key[key])
-            self._fleets[key] = [fleet, *(each for each in self._fleets.get(key, ()) if each is not fleet)][:FLEETS_KEPT]
-            if not self._synced(key, fleet):
-                return self._formed(hosts)
-        return list(chosen.values())
+            by_key.setdefault(self._key(host), []).append(host)
+        for key in [key for key in self._fleets if key not in by_key]:
+            self._release(key)
+        for key, mine in by_key.items():
+            while together := [host for host in mine if self._can_be_stacked(key, host)]:
+                fleet = self._fleet_for(key, together)
+                self._release(key, but=fleet)
+                fleet.update(together)
+                self._fleets[key] = [fleet, *(each for each in self._fleets.get(key, ()) if each is not fleet)][:FLEETS_KEPT]
+                if self._synced(key, fleet):
+                    yield fleet
+                    break
+            else:
+                self._release(key)
+
+    def _release(self, key: Hashable, but: Fleet | None = None) -> None:
+        """Let the hosts of all fleets of a kind go, but for those of one."""
+        for fleet in self._fleets.get(key, ()):
+            if fleet is not but:
+                fleet.release()
 
     def _synced(self, key: Hashable, fleet: Fleet) -> bool:
         """Let a fleet take in what has grown in its hosts. False if it found a seed that cannot be stacked, which is noted."""
@@ -214,17 +220,10 @@ def _memory_told() -> Iterator[None]:
         ) from error
 
 
-def _read(groups: Sequence[tuple[Fleet, Sequence[Tensor]]]) -> list[list[Array]]:
-    """The values of several lists of tensors, fetched from each device in one go: the one wait of an epoch."""
-    found: list[list[Array]] = [[] for _ in groups]
-    for device in dict.fromkeys(fleet.device for fleet, _ in groups):
-        mine = [at for at, (fleet, _) in enumerate(groups) if fleet.device == device]
-        for at in mine:
-            groups[at][0].join_stream()
-        values = iter(read_all([tensor for at in mine for tensor in groups[at][1]]))
-        for at in mine:
-            found[at] = [next(values) for _ in groups[at][1]]
-    return found
+def _read(fleet: Fleet, tensors: Sequence[Tensor]) -> list[Array]:
+    """The values of what a fleet computes, fetched in one go: its one wait of an epoch."""
+    fleet.join_stream()
+    return read_all(tensors)
 
 
 ENGINES: dict[str, type[Engine]] = {"serial": SerialEngine, "fleet": FleetEngine}
