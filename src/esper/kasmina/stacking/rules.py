@@ -11,7 +11,9 @@ which sees its input as (S, N, ...), the layer with its tensors stacked, (N, *sh
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -45,6 +47,12 @@ def stacking_rule(*kinds: type[nn.Module]) -> Callable[[R], R]:
     return register
 
 
+KERNEL_DTYPES = (torch.float32, torch.bfloat16)
+"""What our own kernels compute in; anything else is left to torch."""
+LARGEST = 2**31
+"""Elements of a tensor, below which our kernels count."""
+
+
 def rule_for(module: nn.Module) -> Rule | None:
     """The rule of the module's class, or of one that it inherits its forward pass from."""
     for kind in type(module).__mro__:
@@ -64,8 +72,11 @@ def linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 @stacking_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    if x.device.type == "cuda" and _pointwise(layer):
-        return _mixed(layer, x)
+    padding_of = _zeros_around(layer)
+    if padding_of is not None and (dtype := _kernel_dtype(x, layer.weight)) is not None and _countable(layer, x, padding_of):
+        from esper.kasmina.stacking.kernels.convolution import convolved
+
+        return convolved(x, layer.weight, layer.bias, padding_of, dtype)
     hosts, merged, padding = x.shape[1], x.flatten(1, 2), layer.padding
     if layer.padding_mode != "zeros":
         merged, padding = F.pad(merged, layer._reversed_padding_repeated_twice, mode=layer.padding_mode), 0  # type: ignore[assignment]
@@ -75,20 +86,43 @@ def convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
     return out.unflatten(1, (hosts, -1))
 
 
-def _pointwise(layer: nn.Conv2d) -> bool:
-    """Whether a convolution mixes the channels at each place and does nothing else."""
-    ones, zeros = (1,) * len(layer.kernel_size), (0,) * len(layer.kernel_size)
-    return layer.kernel_size == ones and layer.stride == ones and layer.padding in (zeros, "valid", "same") and layer.groups == 1
+def _zeros_around(layer: nn.Conv2d) -> tuple[int, int, int, int] | None:
+    """Columns and rows of zeros to the left, right, top and bottom; None for a convolution that our kernel does not do."""
+    ones = (1, 1)
+    if layer.kernel_size[1:] == () or len(layer.kernel_size) > 2 or layer.groups != 1 or layer.padding_mode != "zeros":
+        return None
+    if layer.stride != ones or layer.dilation != ones:
+        return None
+    # As torch has it, "same" and an even kernel put one more to the right and to the bottom.
+    left, right, top, bottom = layer._reversed_padding_repeated_twice
+    return left, right, top, bottom
 
 
-def _mixed(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    """A pointwise convolution as a product, which on a GPU takes a third of the kernels of a grouped convolution."""
-    samples, _, _, *space = x.shape
-    weight = layer.weight.flatten(2).expand(samples, *layer.weight.shape[:3])  # (S, N, O, C)
-    out = torch.matmul(weight, x.flatten(3))
-    if layer.bias is not None:
-        out = out + layer.bias.unsqueeze(-1)
-    return out.unflatten(3, space)
+def _countable(layer: nn.Conv2d, x: Tensor, padding: tuple[int, int, int, int]) -> bool:
+    """Whether a convolution has something to do and neither side of it is too large for our kernel."""
+    samples, hosts, channels, height, width = x.shape
+    left, right, top, bottom = padding
+    out_height, out_width = height + top + bottom - layer.kernel_size[0] + 1, width + left + right - layer.kernel_size[1] + 1
+    size = samples * hosts * max(channels * height * width, layer.out_channels * out_height * out_width)
+    return min(x.numel(), out_height, out_width) > 0 and size < LARGEST
+
+
+def _kernel_dtype(x: Tensor, weight: Tensor) -> torch.dtype | None:
+    """What a convolution computes in, autocast or not; None if that, or where it runs, is nothing for our kernels."""
+    if not has_kernels(x) or weight.dtype not in KERNEL_DTYPES:
+        return None
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype if x.dtype == weight.dtype else None
+    return dtype if dtype in KERNEL_DTYPES else None
+
+
+def has_kernels(x: Tensor) -> bool:
+    """Whether our own kernels compute with such tensors: on a GPU that can, under a torch that comes with Triton (not so on Windows)."""
+    return x.is_cuda and x.dtype in KERNEL_DTYPES and 0 < x.numel() < LARGEST and _compiles(x.device)
+
+
+@cache
+def _compiles(device: torch.device) -> bool:
+    return importlib.util.find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 @stacking_rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -109,8 +143,24 @@ def batch_norm(layer: nn.BatchNorm2d, x: Tensor) -> Tensor:
 
 @stacking_rule(nn.GroupNorm)
 def group_norm(layer: nn.GroupNorm, x: Tensor) -> Tensor:
+    if layer.affine and has_kernels(x):
+        from esper.kasmina.stacking.kernels.group_norm import fits, normalised
+
+        if fits(x, layer.num_groups):
+            dtype = torch.float32 if torch.is_autocast_enabled("cuda") else x.dtype
+            return normalised(x, layer.num_groups, layer.weight, layer.bias, layer.eps, dtype)
     weight, bias = (layer.weight.flatten(), layer.bias.flatten()) if layer.affine else (None, None)
     return F.group_norm(x.flatten(1, 2), layer.num_groups * x.shape[1], weight, bias, layer.eps).view(x.shape)
+
+
+def max_pool(layer: nn.MaxPool2d, x: Tensor) -> Any:
+    """A pool holds no tensors, and takes the batch as it is, (S * N, C, H, W); but that which halves a map is faster by our kernel."""
+    halves = (layer.kernel_size, layer.stride, layer.padding, layer.dilation) in ((2, 2, 0, 1), ((2, 2), (2, 2), (0, 0), (1, 1)))
+    if halves and not layer.return_indices and has_kernels(x) and x.shape[-1] % 2 == x.shape[-2] % 2 == 0:
+        from esper.kasmina.stacking.kernels.max_pool import halved
+
+        return halved(x)
+    return nn.MaxPool2d.forward(layer, x)
 
 
 @stacking_rule(nn.LayerNorm)
