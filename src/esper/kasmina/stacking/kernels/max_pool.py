@@ -30,8 +30,8 @@ def _forward(
     wide = tl.arange(0, 2 * BLOCK_WIDTH)
     mask = (row < rows)[:, None] & (wide < 2 * width)[None, :]
     where = row[:, None] * (4 * width) + wide[None, :]
-    upper = tl.load(x + where, mask=mask, other=0.0)
-    lower = tl.load(x + where + 2 * width, mask=mask, other=0.0)
+    upper = tl.load(x + where, mask=mask, other=0.0).to(tl.float32)
+    lower = tl.load(x + where + 2 * width, mask=mask, other=0.0).to(tl.float32)
     best, second = tl.split(tl.reshape(upper, (BLOCK_ROWS, BLOCK_WIDTH, 2)))
     third, fourth = tl.split(tl.reshape(lower, (BLOCK_ROWS, BLOCK_WIDTH, 2)))
     at = tl.zeros((BLOCK_ROWS, BLOCK_WIDTH), tl.int32)
