@@ -37,6 +37,10 @@ SHAPES = [
     (2, 2, 33, 33, 2, 2, 3, (1, 1, 1, 1)),
     (70, 1, 2, 40, 1, 9, 3, (1, 1, 1, 1)),
     (3, 2, 4, 4, 4, 5, 2, (0, 1, 0, 1)),
+    # pixels enough that each is computed by itself
+    (37, 2, 3, 8, 8, 9, 3, (1, 1, 1, 1)),
+    (32, 1, 5, 20, 8, 8, 2, (0, 1, 0, 1)),
+    (2, 1, 2, 1, 33, 32, 1, (2, 2, 2, 2)),
 ]
 EXACT, TF32, BF16 = 1e-5, 4e-3, 3e-2
 """How far a value may be from that in double precision, as a share of the largest."""
@@ -169,7 +173,8 @@ def test_max_pools_are_those_of_torch_with_equal_values_and_without_numbers(shap
 
 
 WORK = {
-    "convolution": lambda: (ours((1, 1, 1, 1)), layers((70, 5, 9, 20, 6, 7, 3))),
+    "few pixels": lambda: (ours((1, 1, 1, 1)), layers((40, 5, 9, 20, 6, 7, 3))),
+    "many pixels": lambda: (ours((1, 1, 1, 1)), layers((70, 5, 9, 20, 6, 7, 3))),
     "bfloat16": lambda: (ours((1, 1, 1, 1), torch.bfloat16), layers((70, 5, 9, 20, 6, 7, 3))),
     "group norm": lambda: norms(70, 5, 16, 2, 6, 6),
 }
@@ -196,7 +201,7 @@ def test_a_host_gets_the_same_bits_whoever_is_beside_it(name: str) -> None:
 
 @cuda
 @pytest.mark.parametrize("autocast", [False, True])
-def test_networks_of_several_hosts_use_them_and_agree_with_each_alone(autocast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_of_several_hosts_use_them_and_agree_with_each_alone(autocast: bool, exact: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from esper.kasmina.stacking.kernels import convolution, group_norm, max_pool
 
     used: set[str] = set()
@@ -218,9 +223,13 @@ def test_networks_of_several_hosts_use_them_and_agree_with_each_alone(autocast: 
         alone = torch.stack([module(x[:, host]) for host, module in enumerate(modules)], 1)
     assert used == {"convolved", "normalised", "halved"}
     assert out.dtype == alone.dtype
+    check_close([out.detach()], [alone.detach()], BF16 if autocast else EXACT)
     gradient = drawn(*out.shape).detach().to(out.dtype)
-    found = torch.autograd.grad(out, [x, *(values[name] for name in rows.names)], gradient, retain_graph=True)
+    found = torch.autograd.grad(out, [x, *(values[name] for name in rows.names)], gradient)
     expected = torch.autograd.grad(alone, [x, *(p for module in modules for p in module.parameters())], gradient)
     count = len(rows.names)
     by_host = [torch.stack([expected[1 + host * count + at] for host in range(3)]) for at in range(count)]
-    check_close([out.detach(), *found], [alone.detach(), expected[0], *by_host], BF16 if autocast else 2 * TF32)
+    # Where the largest of two by two pixels differ by rounding alone, as in bfloat16, a gradient may be another pixel's.
+    check_close(list(found[-2:]), by_host[-2:], BF16 if autocast else 10 * EXACT)
+    if not autocast:
+        check_close(list(found), [expected[0], *by_host], 10 * EXACT)

@@ -1,8 +1,9 @@
-"""Convolutions of many hosts in one kernel, and as many for each gradient: products of weights with the windows of the pixels.
+"""Convolutions of many hosts in one kernel, one for the gradient of the input, and two for that of the weights.
 
-P = S * H * W pixels of the output lie side by side, so that reading and writing is coalesced, and a product is (O, K) by (K, P) with
-K = C * kernel height * kernel width. The gradient of the input is the same product with weights that are transposed and flipped; that of
-the weights, (O, P) by (P, K), is taken over parts of P, which are then summed.
+There are two kernels forward. Where pixels are many and channels few, a thread holds all outputs of some pixels, P = S * H * W of them side
+by side, and goes through the places of the window and the channels. Where pixels are few, a product is taken of (O, K) and (K, P), with
+K = C * kernel height * kernel width. The gradient of the input is the same with weights that are transposed and flipped. That of the
+weights is a product, (O, P) by (P, K), over parts of P, which are then summed.
 """
 
 from __future__ import annotations
@@ -17,17 +18,75 @@ from torch.autograd.function import once_differentiable
 
 from esper.kasmina.stacking.kernels.sums import summed
 
-BLOCK_OUT = 64
-"""Most output channels in a block; as few as 16, which is the least that a product takes."""
+MANY = 2048
+"""Pixels of a host, from which on each is computed by itself. Forward on an H200, 32 hosts, 64 samples, microseconds by itself and as a
+product: 8 to 8 channels at 8x8 23 and 38, 8 to 16 at 4x4 31 and 11, 16 to 32 at 2x2 45 and 10."""
 PARTS = 64
-"""How many parts the gradient of the weights is taken over, at most."""
-PART = 512
-"""Pixels in a part, at least."""
+"""How many parts the gradient of the weights is taken over, or fewer."""
+STEPS = 8
+"""Blocks of pixels in a part, at least."""
 
 OUTSIDE = tl.constexpr(-(1 << 29))
 """A place that is in no map, not even if two of them are added."""
 SIZES = ["hosts", "inputs", "outputs", "height", "width", "out_height", "out_width"]
 SIZES += ["kernel_height", "kernel_width", "top", "left", "samples"]
+ARGUMENTS = ["x", "weight", "bias", "out", *SIZES, "out_stride", "in_stride", "place_stride", "weight_first", "has_bias"]
+
+
+@triton.jit(do_not_specialize=ARGUMENTS)
+def _by_pixel(
+    x: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    out: tl.tensor,
+    hosts: int,
+    inputs: int,
+    outputs: int,
+    height: int,
+    width: int,
+    out_height: int,
+    out_width: int,
+    kernel_height: int,
+    kernel_width: int,
+    top: int,
+    left: int,
+    samples: int,
+    out_stride: int,
+    in_stride: int,
+    place_stride: int,
+    weight_first: int,
+    has_bias: int,
+    BLOCK_OUT: tl.constexpr,
+    BLOCK_PIXELS: tl.constexpr,
+    DTYPE: tl.constexpr,
+) -> None:
+    """A block of pixels of a host, for a block of output channels."""
+    host = tl.program_id(1)
+    area, plane = out_height * out_width, height * width
+    pixel = tl.program_id(0) * BLOCK_PIXELS + tl.arange(0, BLOCK_PIXELS)[None, :]
+    output = tl.program_id(2) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)[:, None]
+    sample, at = pixel // area, pixel % area
+    row, column, valid = at // out_width - top, at % out_width - left, pixel < samples * area
+    # Offsets of pixels and outputs are kept, in 32 bits, and one address for all of them moves: registers are what is scarce.
+    corner = sample * hosts * inputs * plane + row * width + column
+    x += host * inputs * plane
+    weight += host * inputs * outputs * kernel_height * kernel_width + weight_first
+    acc = tl.zeros((BLOCK_OUT, BLOCK_PIXELS), tl.float32)
+    for place in range(kernel_height * kernel_width):
+        below, right = place // kernel_width, place % kernel_width
+        # As unsigned numbers, those below zero are large.
+        inside = valid & ((row + below).to(tl.uint32) < height) & ((column + right).to(tl.uint32) < width)
+        x_at, weight_at = x + below * width + right, weight + place * place_stride
+        for _ in range(inputs):
+            seen = tl.load(x_at + corner, mask=inside, other=0.0).to(DTYPE).to(tl.float32)
+            w = tl.load(weight_at + output * out_stride, mask=output < outputs, other=0.0).to(DTYPE).to(tl.float32)
+            acc += w * seen
+            x_at += plane
+            weight_at += in_stride
+    if has_bias != 0:
+        acc += tl.load(bias + host * outputs + output, mask=output < outputs, other=0.0).to(tl.float32)
+    where = (sample * hosts + host) * outputs * area + at + output * area
+    tl.store(out + where, acc, mask=(output < outputs) & valid)
 
 
 @triton.jit
@@ -42,14 +101,14 @@ def _windows(x, sample, row, column, place, valid, first, inputs, sample_stride,
     below = tl.where(place < inputs * size, below, OUTSIDE)
     row = tl.where(valid, row, OUTSIDE)
     # As unsigned numbers, those below zero are large.
-    mask = (row[None, :] + below[:, None]).to(tl.uint32) < height.to(tl.uint32)
-    mask &= (column[None, :] + right[:, None]).to(tl.uint32) < width.to(tl.uint32)
+    mask = (row[None, :] + below[:, None]).to(tl.uint32) < height
+    mask &= (column[None, :] + right[:, None]).to(tl.uint32) < width
     offset = (first + sample * sample_stride + row * width + column)[None, :] + ((channel * height + below) * width + right)[:, None]
     return tl.load(x + offset, mask=mask, other=0.0)
 
 
-@triton.jit(do_not_specialize=["x", "weight", "bias", "out", *SIZES, "out_stride", "in_stride", "place_stride", "weight_first", "has_bias"])
-def _convolve(
+@triton.jit(do_not_specialize=ARGUMENTS)
+def _by_product(
     x: tl.tensor,
     weight: tl.tensor,
     bias: tl.tensor,
@@ -77,7 +136,7 @@ def _convolve(
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
-    """A block of pixels of a host, for a block of output channels."""
+    """The same, as a product with the windows of the pixels."""
     host = tl.program_id(1)
     area, size = out_height * out_width, kernel_height * kernel_width
     pixel = tl.program_id(0) * BLOCK_PIXELS + tl.arange(0, BLOCK_PIXELS)
@@ -99,7 +158,7 @@ def _convolve(
     tl.store(out + where, acc, mask=(output < outputs)[:, None] & valid[None, :])
 
 
-@triton.jit(do_not_specialize=["x", "gradient", "out", *SIZES, "part", "has_bias"])
+@triton.jit(do_not_specialize=["x", "gradient", "out", *SIZES, "together", "steps"])
 def _weigh(
     x: tl.tensor,
     gradient: tl.tensor,
@@ -116,37 +175,51 @@ def _weigh(
     top: int,
     left: int,
     samples: int,
-    part: int,
-    has_bias: int,
+    together: int,
+    steps: int,
+    HAS_BIAS: tl.constexpr,
     BLOCK_OUT: tl.constexpr,
     BLOCK_PIXELS: tl.constexpr,
     BLOCK_PLACES: tl.constexpr,
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
-    """The gradient of a block of a host's weights over a part of the pixels; that of the bias as if it were one more weight, for a one."""
+    """The gradient of a block of a host's weights over a part of the pixels; that of the bias as if it were one more weight, for a one.
+
+    A part is a block of pixels of a sample, or of as many whole samples as fit in, and that for some steps, so that where pixels lie is
+    found out once. together: samples in a block. steps: blocks of samples in a part.
+    """
     host = tl.program_id(1)
-    area, size = out_height * out_width, kernel_height * kernel_width
+    area, size, plane = out_height * out_width, kernel_height * kernel_width, height * width
+    weights = inputs * size
     blocks = tl.cdiv(outputs, BLOCK_OUT)
-    output = tl.program_id(2) % blocks * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
-    place = tl.program_id(2) // blocks * BLOCK_PLACES + tl.arange(0, BLOCK_PLACES)
-    first, stride = host * inputs * height * width, hosts * inputs * height * width
-    one = (place == inputs * size)[:, None]
+    output = (tl.program_id(2) % blocks * BLOCK_OUT + tl.arange(0, BLOCK_OUT))[:, None]
+    place = (tl.program_id(2) // blocks * BLOCK_PLACES + tl.arange(0, BLOCK_PLACES))[:, None]
+    area_blocks = tl.cdiv(area, BLOCK_PIXELS)
+    pixel = (tl.program_id(0) % area_blocks * BLOCK_PIXELS + tl.arange(0, BLOCK_PIXELS))[None, :]
+    nth, at = pixel // area, pixel % area
+    row, column = at // out_width - top, at % out_width - left
+    channel, inside = place // size, place % size
+    below, right = inside // kernel_width, inside % kernel_width
+    mask = (place < weights) & ((row + below).to(tl.uint32) < height)
+    mask &= (column + right).to(tl.uint32) < width
+    of_x = nth * hosts * inputs * plane + (row + below) * width + column + right + channel * plane
+    of_gradient = nth * hosts * outputs * area + at + output * area
+    one = (place == weights) & (pixel >= 0)
     acc = tl.zeros((BLOCK_OUT, BLOCK_PLACES), tl.float32)
-    begin = tl.program_id(0) * part
-    for begin_block in range(begin, min(begin + part, samples * area), BLOCK_PIXELS):
-        pixel = begin_block + tl.arange(0, BLOCK_PIXELS)
-        sample, at = pixel // area, pixel % area
-        row, column, valid = at // out_width - top, at % out_width - left, pixel < samples * area
-        where = ((sample * hosts + host) * outputs * area + at)[None, :] + output[:, None] * area
-        g = tl.load(gradient + where, mask=(output < outputs)[:, None] & valid[None, :], other=0.0)
-        seen = _windows(x, sample, row, column, place, valid, first, inputs, stride, height, width, kernel_height, kernel_width)
-        seen = tl.where(one, 1.0, seen.to(tl.float32))
+    first = tl.program_id(0) // area_blocks * steps * together
+    for sample in range(first, min(first + steps * together, samples), together):
+        # A block holds so many samples and no more, or one of several blocks of a sample.
+        valid = (nth < together) & (nth < samples - sample)
+        g = tl.load(gradient + (sample * hosts + host) * outputs * area + of_gradient, mask=(output < outputs) & valid, other=0.0)
+        seen = tl.load(x + (sample * hosts + host) * inputs * plane + of_x, mask=mask & valid, other=0.0)
+        if HAS_BIAS:
+            seen = tl.where(one, 1.0, seen)
         acc = tl.dot(g.to(DTYPE), tl.trans(seen.to(DTYPE)), acc, input_precision=PRECISION)
-    weights, row_of = inputs * size, (host * outputs + output)[:, None]
-    where = tl.where(place[None, :] < weights, row_of * weights + place[None, :], hosts * outputs * weights + row_of)
-    columns = hosts * outputs * (weights + has_bias)
-    mask = (output < outputs)[:, None] & (place < weights + has_bias)[None, :]
+    place, row_of = tl.trans(place), host * outputs + output
+    where = tl.where(place < weights, row_of * weights + place, hosts * outputs * weights + row_of)
+    columns = hosts * outputs * (weights + HAS_BIAS)
+    mask = (output < outputs) & (place < weights + HAS_BIAS)
     tl.store(out + tl.program_id(0).to(tl.int64) * columns + where, acc, mask=mask)
 
 
@@ -169,7 +242,7 @@ class _Convolution(torch.autograd.Function):
         ctx.top, ctx.left, ctx.dtype = top, left, dtype
         space = (x.shape[3] + top + bottom - weight.shape[3] + 1, x.shape[4] + left + right - weight.shape[4] + 1)
         out = x.new_empty(*x.shape[:2], weight.shape[1], *space, dtype=dtype)
-        _launch_convolve(x, weight, bias, out, top, left, dtype)
+        _convolve(x, weight, bias, out, top, left, dtype)
         return out
 
     @staticmethod
@@ -181,13 +254,13 @@ class _Convolution(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             of_x = torch.empty_like(x)
             top, left = weight.shape[3] - 1 - ctx.top, weight.shape[4] - 1 - ctx.left
-            _launch_convolve(gradient, weight, None, of_x, top, left, ctx.dtype, flipped=True)
+            _convolve(gradient, weight, None, of_x, top, left, ctx.dtype, flipped=True)
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
             of_weight, of_bias = _gradients(x, gradient, weight, ctx.needs_input_grad[2], ctx.top, ctx.left, ctx.dtype)
         return of_x, of_weight, of_bias, None, None
 
 
-def _launch_convolve(
+def _convolve(
     x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, top: int, left: int, dtype: torch.dtype, *, flipped: bool = False
 ) -> None:
     """Fill `out`; flipped: with the weights of the other direction, from output to input channels."""
@@ -197,22 +270,25 @@ def _launch_convolve(
     # Of a weight: how far apart those of two outputs, two inputs and two places are, and where the first is.
     strides = (size, outputs * size, -1, size - 1) if flipped else (inputs * size, size, 1, 0)
     pixels = samples * out_height * out_width
-    block, pixel_block, place_block, warps = _forward_blocks(outputs, pixels, inputs * size)
+    arguments = (
+        x,
+        weight,
+        weight if bias is None else bias.contiguous(),
+        out,
+        *(hosts, inputs, outputs, height, width, out_height, out_width, kernel_height, kernel_width, top, left, samples),
+        *strides,
+        int(bias is not None),
+    )
     with torch.cuda.device_of(x):
-        _convolve[(triton.cdiv(pixels, pixel_block), hosts, triton.cdiv(outputs, block))](
-            x,
-            weight,
-            weight if bias is None else bias.contiguous(),
-            out,
-            *(hosts, inputs, outputs, height, width, out_height, out_width, kernel_height, kernel_width, top, left, samples),
-            *strides,
-            int(bias is not None),
-            block,
-            pixel_block,
-            place_block,
-            *_product(dtype),
-            num_warps=warps,
-        )
+        if pixels >= MANY:
+            block = min(16, max(4, triton.next_power_of_2(outputs)))
+            pixel_block = 512 if block == 16 or pixels < 1 << 14 else 1024
+            grid = triton.cdiv(pixels, pixel_block), hosts, triton.cdiv(outputs, block)
+            _by_pixel[grid](*arguments, block, pixel_block, _in(dtype))
+        else:
+            block, pixel_block = _channel_block(outputs), 64
+            grid = triton.cdiv(pixels, pixel_block), hosts, triton.cdiv(outputs, block)
+            _by_product[grid](*arguments, block, pixel_block, 16 if inputs * size <= 16 else 32, _in(dtype), _precision())
 
 
 def _gradients(
@@ -221,10 +297,13 @@ def _gradients(
     """Of the weights and of the bias."""
     samples, hosts, inputs, height, width = x.shape
     outputs, (out_height, out_width), (kernel_height, kernel_width) = gradient.shape[2], gradient.shape[3:], weight.shape[3:]
-    pixels, places = samples * out_height * out_width, inputs * kernel_height * kernel_width
-    part = max(PART, triton.next_power_of_2(triton.cdiv(pixels, PARTS)))
-    parts = triton.cdiv(pixels, part)
-    block, pixel_block, place_block, warps = _gradient_blocks(outputs, places + has_bias)
+    area, places = out_height * out_width, inputs * kernel_height * kernel_width
+    block, pixel_block = _channel_block(outputs), 64
+    place_block = min((16, 32, 64), key=lambda each: triton.cdiv(places + has_bias, each) * (each + block))  # that which reads least
+    together, area_blocks = max(1, pixel_block // area), triton.cdiv(area, pixel_block)
+    sample_blocks = triton.cdiv(samples, together)
+    steps = max(STEPS, triton.cdiv(area_blocks * sample_blocks, PARTS))
+    parts = area_blocks * triton.cdiv(sample_blocks, steps)
     partial = x.new_empty(parts, hosts * outputs * (places + has_bias), dtype=torch.float32)
     with torch.cuda.device_of(x):
         _weigh[(parts, hosts, triton.cdiv(outputs, block) * triton.cdiv(places + has_bias, place_block))](
@@ -232,32 +311,29 @@ def _gradients(
             gradient,
             partial,
             *(hosts, inputs, outputs, height, width, out_height, out_width, kernel_height, kernel_width, top, left, samples),
-            part,
-            int(has_bias),
+            together,
+            steps,
+            has_bias,
             block,
             pixel_block,
             place_block,
-            *_product(dtype),
-            num_warps=warps,
+            _in(dtype),
+            _precision(),
         )
     flat = partial[0].to(weight.dtype) if parts == 1 else summed(partial, weight.dtype)
     return flat[: weight.numel()].view(weight.shape), flat[weight.numel() :].view(hosts, outputs) if has_bias else None
 
 
-def _forward_blocks(outputs: int, pixels: int, places: int) -> tuple[int, int, int, int]:
-    """Channels, pixels and places in a block, and warps."""
-    block = min(BLOCK_OUT, max(16, triton.next_power_of_2(outputs)))
-    return block, 128 if pixels >= 1 << 14 else 64, 16 if places <= 16 else 32, 4
+def _channel_block(outputs: int) -> int:
+    """Output channels in a block of a product, which takes 16 at least."""
+    return min(64, max(16, triton.next_power_of_2(outputs)))
 
 
-def _gradient_blocks(outputs: int, places: int) -> tuple[int, int, int, int]:
-    """Channels, pixels and places in a block, and warps: with the places that read least."""
-    block = min(BLOCK_OUT, max(16, triton.next_power_of_2(outputs)))
-    return block, 64, min((16, 32, 64), key=lambda each: triton.cdiv(places, each) * (each + block)), 4
+def _in(dtype: torch.dtype) -> tl.dtype:
+    """As Triton calls it."""
+    return tl.float32 if dtype is torch.float32 else tl.bfloat16
 
 
-def _product(dtype: torch.dtype) -> tuple[tl.dtype, str]:
-    """What products are taken in, and how exactly."""
-    if dtype is torch.float32:
-        return tl.float32, "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
-    return tl.bfloat16, "ieee"
+def _precision() -> str:
+    """How exactly products of float32 are taken."""
+    return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
