@@ -16,7 +16,7 @@ LARGEST = 1 << 14
 """Numbers that a program holds, at most."""
 
 
-@triton.jit(do_not_specialize=["epsilon", "channels", "area", "row"])
+@triton.jit
 def _normal(x, channels, area, epsilon, row, BLOCK_CHANNELS: tl.constexpr, BLOCK_AREA: tl.constexpr):  # type: ignore[no-untyped-def]
     """A group with mean 0 and variance 1, by what it was divided, where it lies and what of the block belongs to it."""
     channel, at = tl.arange(0, BLOCK_CHANNELS), tl.arange(0, BLOCK_AREA)
