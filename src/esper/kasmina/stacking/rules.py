@@ -108,9 +108,10 @@ def _zeros_around(layer: nn.Conv2d) -> tuple[int, int, int, int] | None:
 def _pays(layer: nn.Conv2d, x: Tensor, zeros: tuple[int, int, int, int]) -> bool:
     """Whether our kernels are faster than cuDNN's grouped convolution, which has about 80 microseconds of fixed costs, or than a product.
 
-    Forward and backward on an H200, microseconds, theirs and ours. 32 hosts, 64 samples, 3x3: 1 to 8 channels at 8x8 37 and 24, 8 to 8 at
-    8x8 96 and 82, 16 to 16 at 4x4 81 and 52, 32 to 32 at 2x2 87 and 49; 1x1, where theirs is a product: 8 to 8 at 8x8 35 and 30, 32 to 8
-    at 2x2 30 and 15. 64 hosts, 128 samples, 3x3 at 32x32: 3 to 8 1853 and 1169, in bfloat16 1520 and 1023; but 8 to 8 2113 and 4115.
+    Forward and backward on an H200, microseconds, theirs and ours, which is the sum of kernels measured one by one (the gradient of the
+    input as long as forward, where that is a product). 32 hosts, 64 samples, 3x3: 1 to 8 channels at 8x8 37 and 24, 8 to 8 at 8x8 96 and
+    82, 16 to 16 at 4x4 81 and 52, 32 to 32 at 2x2 87 and 49; 1x1, where theirs is a product: 8 to 8 at 8x8 35 and 30, 32 to 8 at 2x2 30
+    and 15. 64 hosts, 128 samples, 3x3 at 32x32: 3 to 8 1853 and 1169, in bfloat16 1520 and 1023; but 8 to 8 2113 and 4115.
     """
     samples, hosts, channels, height, width = x.shape
     left, right, top, bottom = zeros
