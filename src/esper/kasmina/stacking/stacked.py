@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from esper.kasmina.norms import Norm, tracked_norms
 from esper.kasmina.stacking.errors import Unstackable
-from esper.kasmina.stacking.rules import Rule, rule_for
+from esper.kasmina.stacking.rules import Rule, max_pool, rule_for
 
 DROPOUT = nn.modules.dropout._DropoutNd
 
@@ -141,6 +141,8 @@ class StackedModule:
         norms = tracked_norms(module)
         if isinstance(module, DROPOUT):
             self._patch(module, _dropout, path)
+        elif type(module) is nn.MaxPool2d:
+            module.forward = partial(max_pool, module)  # type: ignore[method-assign]
         elif rule is not None and not parametrized:
             self._take(module, names)
             self._patch(module, rule, path)
