@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from esper.kasmina.blueprints import names
-from esper.kasmina.stacking.room import Room, exact, spare
 from esper.leyline.actions import Curve, Decision, Op, Style
 from esper.leyline.events import Event
 from esper.leyline.reports import EpochReport
@@ -25,7 +24,8 @@ from esper.tolaria.training.host import Host
 from tests.tolaria.doubles import DoubleDigits, double_host
 from tests.tolaria.small import EASY
 
-ROOMS: dict[str, Room] = {"exact": exact, "spare": spare}
+ROOMS = {"exact": False, "spare": True}
+"""Whether storage has room to spare."""
 REPORTED = 5e-6
 """How far figures may differ: losses are summed in single precision, and a seed's worth is the difference of two."""
 LEARNED = 1e-7
@@ -156,13 +156,13 @@ def report_of(report: EpochReport) -> dict[str, Any]:
     return {**values, "interactions": {str(key): value for key, value in values["interactions"].items()}}
 
 
-def check_alike(build: Callable[[], list[Host]], plans: Sequence[Sequence[Step]], room: Room | None, rel: float = REPORTED) -> FleetEngine:
+def check_alike(build: Callable[[], list[Host]], plans: Sequence[Sequence[Step]], spare: bool | None, rel: float = REPORTED) -> FleetEngine:
     """Hosts under the fleet do what they do one by one; returns the fleet's engine.
 
     rel: how far figures may differ.
     """
     alone, together = build(), build()
-    serial, fleet = SerialEngine(), FleetEngine(room)
+    serial, fleet = SerialEngine(), FleetEngine(spare)
     for epoch, (expected, found) in enumerate(zip(run(serial, alone, plans), run(fleet, together, plans), strict=True)):
         for at, ((report, events), (other, same)) in enumerate(zip(expected, found, strict=True)):
             where = f"epoch {epoch}, host {at}: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Mapping
 
 import torch
@@ -37,6 +38,11 @@ def key_of(
     """The same of a host that may not have been made yet. slots: module path by slot id. split: what it trains on."""
     kind = (member.optimizer, member.momentum > 0, member.batch, member.augment)
     return (task.name, config, architecture, tuple(slots.items()), kind, len(split), split.x.device)
+
+
+def kind_of(key: Hashable) -> str:
+    """A key as a name that is the same in every process."""
+    return hashlib.sha256(repr(key).encode()).hexdigest()
 
 
 def check_fleet(host: Host) -> Checked:
