@@ -1,0 +1,18 @@
+"""A plug-in that gives fleets room to spare wherever they are trained, in workers too, as they have on a GPU."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import esper
+from esper.tolaria.training.engine import ENGINES, FleetEngine
+from tests.simic.runs import CrashAfter
+
+ENGINES["fleet"] = partial(FleetEngine, spare=True)  # type: ignore[assignment]
+
+
+@esper.sink("roomy")
+def never(folder: Path) -> CrashAfter:
+    """A plug-in registers something."""
+    return CrashAfter(-1)
