@@ -24,6 +24,7 @@ from esper.simic.runs.ppo_config import PPORunConfig
 from esper.simic.runs.runner import resume, start
 from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.storage.runs import read_run, read_summary
+from esper.tolaria.training import fleet
 from esper.tolaria.training.config import TrainingConfig
 from esper.tolaria.training.engine import ENGINES, FleetEngine, choose
 from tests.simic.runs import MEMBER, Crash, CrashAfter, small
@@ -63,12 +64,12 @@ def test_an_engine_or_device_that_is_not_there_is_a_sentence(capsys: pytest.Capt
 
 
 def test_a_fleet_tells_what_it_is_and_ends_as_hosts_one_by_one_do(tmp_path: Path) -> None:
-    fleet, serial = start(FLEET, tmp_path / "fleet", "a"), start(small(), tmp_path / "serial", "a")
+    together, alone = start(FLEET, tmp_path / "fleet", "a"), start(small(), tmp_path / "serial", "a")
     (about,) = [each.event.about for each in read_events(tmp_path / "fleet" / "events.jsonl") if isinstance(each.event, RunStarted)]
     assert (about["engine"], about["engine_why"], about["devices"]) == ("fleet", "as asked for", "cpu")
     for name in ("parameters", "germinated", "flops"):
-        assert [host[name] for host in fleet["hosts"]] == [host[name] for host in serial["hosts"]]
-    losses = [[host["val_loss"] for host in each["hosts"]] for each in (fleet, serial)]
+        assert [host[name] for host in together["hosts"]] == [host[name] for host in alone["hosts"]]
+    losses = [[host["val_loss"] for host in each["hosts"]] for each in (together, alone)]
     np.testing.assert_allclose(*losses, rtol=0.2)  # rounding, over ten epochs of a host that learns fast
 
 
@@ -130,6 +131,7 @@ def test_environments_take_an_engine() -> None:
 @pytest.fixture
 def spare(monkeypatch: pytest.MonkeyPatch) -> tuple[Path]:
     """A plug-in that gives fleets room to spare; a process loads it once, and this one is to have them again without."""
+    monkeypatch.setattr(fleet, "SHORT_EPOCH", 0)
     monkeypatch.setitem(ENGINES, "fleet", partial(FleetEngine, spare=True))
     return (Path(__file__).with_name("roomy.py"),)
 

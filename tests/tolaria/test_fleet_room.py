@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from esper.kasmina.stacking.room import Room, with_some_to_spare
@@ -50,8 +50,15 @@ def test_exact_room_is_what_is_needed_and_remembers_nothing() -> None:
 
 # Going on
 
+HOLES = [[Step(1), Step(5)], [Step()], [Step(1)] + [Step()] * 5, [Step(1)] + [Step()] * 5, [Step(), Step(1)] + [Step()] * 4, [Step(2, 2)]]
+"""A host ends at once, and a seed is pruned while another one comes: what is left is not in the first rows."""
+SHADOW: dict[str, Any] = {"isolation": "shadow", "eval_batch": 2048}
 
-@settings(max_examples=4, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+
+@settings(max_examples=3, phases=(Phase.explicit, Phase.reuse, Phase.generate))  # to shrink an example takes minutes
+@example(HOLES, 3, (2, 4), SHADOW, True, 0)
+@example(HOLES, 3, (2, 4), SHADOW, True, fleets.SHORT_EPOCH)
+@example(HOLES, 3, (2, 4), SHADOW, False, 0)
 @given(
     st.lists(st.lists(steps, min_size=2, max_size=EPOCHS), min_size=2, max_size=6),
     st.integers(1, EPOCHS - 1),
@@ -64,7 +71,7 @@ def test_saved_at_any_epoch_hosts_go_on_in_the_same_rows_bit_for_bit(
     plans: list[list[Step]], cut: int, widths: tuple[int, ...], training: dict[str, Any], spare: bool, short: int
 ) -> None:
     config = replace(EASY, **training)
-    plans[0] += [Step()] * (EPOCHS - len(plans[0]))
+    plans = [plans[0] + [Step()] * (EPOCHS - len(plans[0])), *plans[1:]]
 
     def build() -> list[Host]:
         """In single precision, which shows any other order of sums; the last of several has an architecture of its own."""
