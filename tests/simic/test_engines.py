@@ -138,8 +138,9 @@ def spare(monkeypatch: pytest.MonkeyPatch) -> tuple[Path]:
 
 LEARNING = PPORunConfig(
     rounds=2,
-    hosts=4,
-    pool=4,
+    member="family",
+    hosts=3,
+    pool=6,
     examined=2,
     epochs=3,
     workers=2,
@@ -150,6 +151,7 @@ LEARNING = PPORunConfig(
     slot_width=16,
     checkpoint_every=1,
 )
+"""Two rounds of different hosts."""
 
 
 def saved_engines(run: Path) -> list[dict[str, Any]]:
