@@ -1,10 +1,11 @@
 """How fast fleets are, of which docs/performance.md tells: rounds of PPO all in, hosts of CIFAR-10, and growth under a controller.
 
-    python benchmarks/fleet.py ppo [--device cuda] [--hosts 256] [--member family] [--epochs 10] [--rounds 2]
+    python benchmarks/fleet.py ppo [--device cuda] [--hosts 256] [--member family] [--epochs 10] [--rounds 3] [--workers 8]
     python benchmarks/fleet.py cifar10 [--device cuda] [--hosts 64] [--images 45000] [--epochs 3] [--precision bf16]
     python benchmarks/fleet.py growth [--hosts 16] [--epochs 12]
 
-`ppo` plays and learns rounds, and tells what each part of them took by the clock; in the first round most work is captured. `cifar10`
+`ppo` plays and learns rounds, and tells what each part of them took by the clock; in the first round most work is captured. With
+--epochs 0 each host has its own budget. --workers: processes, by default as in a run. `cifar10`
 trains standard hosts on random images, augmented, with 1,000 for val, without seeds in the first epoch and with one seed in every second
 host after that.
 `growth` compares the engines by processor time, under controllers, on one thread.
@@ -36,7 +37,7 @@ from esper.simic.runs.ppo import PPORun
 from esper.simic.runs.ppo_config import PPORunConfig
 from esper.tamiyo import make
 from esper.tolaria.data import Data, Split
-from esper.tolaria.tasks import get
+from esper.tolaria.tasks import Member, get
 from esper.tolaria.training.config import TrainingConfig
 from esper.tolaria.training.device import device_named
 from esper.tolaria.training.engine import FleetEngine
@@ -63,34 +64,37 @@ def ppo(arguments: argparse.Namespace) -> None:
         hosts=arguments.hosts,
         pool=arguments.hosts,
         rounds=arguments.rounds + 1,
-        workers=1,
+        workers=arguments.workers,
         member=arguments.member,
-        epochs=arguments.epochs,
+        epochs=arguments.epochs or None,
         device=arguments.device,
         engine="fleet",
         control=False,
     )
     with tempfile.TemporaryDirectory() as folder:
         run = PPORun(config, Hub(JsonlSink(Path(folder) / "events.jsonl"), []))
-        growth, spent = run.environment, Counter[str]()
-        assert isinstance(growth, Growth)
-        for owner, method, name in (
-            (growth, "begin", "making hosts"),
-            (growth.engine, "run_epoch", "engine"),
-            (growth.engine, "score", "scoring"),
-            (growth, "act", "acting"),
-            (run.learner, "update", "update"),
-            (PolicyDecider, "decide", "deciding"),
-        ):
+        hosts, spent = run.environment, Counter[str]()
+        watched: list[tuple[Any, str, str]] = [(hosts, "begin", "making hosts"), (hosts, "train", "training"), (hosts, "act", "acting")]
+        watched += [(run.learner, "update", "update"), (PolicyDecider, "decide", "deciding")]
+        if isinstance(hosts, Growth):
+            watched += [(hosts.engine, "run_epoch", "the engine's part of training"), (hosts.engine, "score", "scoring, in acting")]
+        for owner, method, name in watched:
             timed(owner, method, name, spent)
-        for number in range(arguments.rounds):
-            spent.clear()
-            began = time.perf_counter()
-            run.run_round()
-            seconds, epochs = time.perf_counter() - began, sum(h.host.member.epochs for h in growth.hosts.values())
-            parts = ", ".join(f"{name} {value:.2f}" for name, value in spent.most_common())
-            rates = f"{epochs / seconds:.0f} host-epochs/s all in, {epochs / spent['engine']:.0f} in the engine"
-            print(f"round {number + 1}: {seconds:.1f} s, {rates}; {parts}", flush=True)
+        try:
+            for number in range(arguments.rounds):
+                spent.clear()
+                began = time.perf_counter()
+                run.run_round()
+                seconds, epochs = time.perf_counter() - began, sum(member.epochs for member in members(run, number))
+                parts = ", ".join(f"{name} {value:.2f}" for name, value in spent.most_common())
+                print(f"round {number + 1}: {seconds:.1f} s, {epochs / seconds:.0f} host-epochs/s all in; {parts}", flush=True)
+        finally:
+            run.close()
+
+
+def members(run: PPORun, round: int) -> list[Member]:
+    """What the hosts of a round are."""
+    return [run.config.member_for(get(start.task).family, start.seed) for start in run._drawn(round)]
 
 
 def cifar10(arguments: argparse.Namespace) -> None:
@@ -134,13 +138,14 @@ def growth(arguments: argparse.Namespace) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="WHAT")
-    for command, sizes in ((ppo, {"hosts": 256, "epochs": 10, "rounds": 2}), (cifar10, {"hosts": 64, "images": 45000, "epochs": 3})):
+    for command, sizes in ((ppo, {"hosts": 256, "epochs": 10, "rounds": 3}), (cifar10, {"hosts": 64, "images": 45000, "epochs": 3})):
         each = commands.add_parser(command.__name__)
         each.set_defaults(command=command)
         each.add_argument("--device", default="cuda")
         for name, size in sizes.items():
             each.add_argument(f"--{name}", type=int, default=size)
         if command is ppo:
+            each.add_argument("--workers", type=int)
             each.add_argument("--member", choices=("family", "standard"), default="family")
         else:
             each.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")

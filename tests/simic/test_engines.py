@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +20,13 @@ from esper.nissa import read_events
 from esper.simic.environment import GrowthVector
 from esper.simic.growth.config import ControllerRunConfig, GrowthConfig
 from esper.simic.growth.environment import Growth, Start
+from esper.simic.runs.ppo_config import PPORunConfig
 from esper.simic.runs.runner import resume, start
-from esper.tolaria.storage.runs import read_summary
+from esper.tolaria.storage.checkpoint import CheckpointStore
+from esper.tolaria.storage.runs import read_run, read_summary
+from esper.tolaria.training import fleet
 from esper.tolaria.training.config import TrainingConfig
-from esper.tolaria.training.engine import choose
+from esper.tolaria.training.engine import ENGINES, FleetEngine, choose
 from tests.simic.runs import MEMBER, Crash, CrashAfter, small
 
 FLEET = replace(small(), engine="fleet")
@@ -59,12 +64,12 @@ def test_an_engine_or_device_that_is_not_there_is_a_sentence(capsys: pytest.Capt
 
 
 def test_a_fleet_tells_what_it_is_and_ends_as_hosts_one_by_one_do(tmp_path: Path) -> None:
-    fleet, serial = start(FLEET, tmp_path / "fleet", "a"), start(small(), tmp_path / "serial", "a")
+    together, alone = start(FLEET, tmp_path / "fleet", "a"), start(small(), tmp_path / "serial", "a")
     (about,) = [each.event.about for each in read_events(tmp_path / "fleet" / "events.jsonl") if isinstance(each.event, RunStarted)]
     assert (about["engine"], about["engine_why"], about["devices"]) == ("fleet", "as asked for", "cpu")
     for name in ("parameters", "germinated", "flops"):
-        assert [host[name] for host in fleet["hosts"]] == [host[name] for host in serial["hosts"]]
-    losses = [[host["val_loss"] for host in each["hosts"]] for each in (fleet, serial)]
+        assert [host[name] for host in together["hosts"]] == [host[name] for host in alone["hosts"]]
+    losses = [[host["val_loss"] for host in each["hosts"]] for each in (together, alone)]
     np.testing.assert_allclose(*losses, rtol=0.2)  # rounding, over ten epochs of a host that learns fast
 
 
@@ -118,3 +123,77 @@ def test_environments_take_an_engine() -> None:
         seen.append([env.reset(seed=0)[0], env.step(np.zeros_like(env.action_space.sample()))[0]])
         env.close()
     np.testing.assert_allclose(*seen, atol=1e-3)
+
+
+# Room to spare
+
+
+@pytest.fixture
+def spare(monkeypatch: pytest.MonkeyPatch) -> tuple[Path]:
+    """A plug-in that gives fleets room to spare; a process loads it once, and this one is to have them again without."""
+    monkeypatch.setattr(fleet, "SHORT_EPOCH", 0)
+    monkeypatch.setitem(ENGINES, "fleet", partial(FleetEngine, spare=True))
+    return (Path(__file__).with_name("roomy.py"),)
+
+
+LEARNING = PPORunConfig(
+    rounds=2,
+    member="family",
+    hosts=3,
+    pool=6,
+    examined=2,
+    epochs=3,
+    workers=2,
+    engine="fleet",
+    control=False,
+    fix={"widths": "[2, 2]", "train_size": "96", "batch": "48"},
+    hidden=16,
+    slot_width=16,
+    checkpoint_every=1,
+)
+"""Two rounds of different hosts."""
+
+
+def saved_engines(run: Path) -> list[dict[str, Any]]:
+    """The states of engines in the newest checkpoint."""
+    newest = CheckpointStore(run / "checkpoints", run=read_run(run).id).latest()
+    assert newest is not None
+    engines: list[dict[str, Any]] = newest.state["work"]["engines"]
+    return engines
+
+
+def crashed(config: ControllerRunConfig | PPORunConfig, folder: Path, *rounds: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a run leaves, and what it leaves when it crashes after each of these rounds and goes on."""
+    start(config, folder / "alone", "a run")
+    with pytest.raises(Crash):
+        start(config, folder / "run", "a run", sinks=[CrashAfter(rounds[0])])
+    for at in rounds[1:]:
+        with pytest.raises(Crash):
+            resume(folder / "run", sinks=[CrashAfter(at)])
+    resume(folder / "run")
+    return outcome(folder / "alone"), outcome(folder / "run")
+
+
+def test_room_is_part_of_a_run_under_a_controller(spare: tuple[Path], tmp_path: Path) -> None:
+    expected, found = crashed(replace(SHADOW, plugins=spare), tmp_path, 3, 7)
+    assert [name for name in expected if found[name] != expected[name]] == []
+    assert [bool(engine["room"]) for engine in saved_engines(tmp_path / "run")] == [True]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_room_is_part_of_a_run_that_learns(workers: int, spare: tuple[Path], tmp_path: Path) -> None:
+    expected, found = crashed(replace(LEARNING, workers=workers, plugins=spare), tmp_path, 2)
+    assert [name for name in expected if found[name] != expected[name]] == []
+    assert [bool(engine["room"]) for engine in saved_engines(tmp_path / "run")] == [True] * workers
+
+
+def test_the_room_of_another_number_of_workers_is_left(spare: tuple[Path]) -> None:
+    config = GrowthConfig(engine="fleet", epochs=2, fix=MEMBER, control=False, plugins=spare)
+    growth, one, two = (Growth(config) for _ in range(3))
+    growth.begin({place: Start("digits", place) for place in range(2)})
+    growth.act(dict.fromkeys(growth.train(), WAIT))
+    one.begin({place: Start("digits", place) for place in range(2)})
+    one.load_engines(growth.engines())
+    two.load_engines(growth.engines() * 2)
+    assert one.engines()[0]["room"] == growth.engines()[0]["room"] != {}
+    assert two.engines()[0]["room"] == {}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from esper.tolaria.data import Data, Split
 from esper.tolaria.tasks import LanguageTask, Member, VisionTask, get
 from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.device import device_named
 from esper.tolaria.training.host import Host
 from tests.tolaria.small import EASY
 from tests.tolaria.small import data as text_data
@@ -60,7 +61,7 @@ def task() -> DoubleDigits:
 @cache
 def data(device: str = "cpu") -> Data:
     """Its data, loaded once for all tests of a process."""
-    return task().load(None, torch.device(device))
+    return task().load(None, device_named(device))
 
 
 class DoubleText(LanguageTask):

@@ -11,21 +11,24 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from esper.kasmina.blueprints import names
-from esper.kasmina.stacking.room import Room, exact, spare
 from esper.leyline.actions import Curve, Decision, Op, Style
 from esper.leyline.events import Event
 from esper.leyline.reports import EpochReport
 from esper.leyline.stages import Stage
+from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.tasks import Member
 from esper.tolaria.training.config import TrainingConfig
 from esper.tolaria.training.engine import Engine, FleetEngine, SerialEngine
+from esper.tolaria.training.fleet import Fleet
 from esper.tolaria.training.host import Host
 from tests.tolaria.doubles import DoubleDigits, double_host
-from tests.tolaria.small import EASY
+from tests.tolaria.small import EASY, bits, facts
 
-ROOMS: dict[str, Room] = {"exact": exact, "spare": spare}
+ROOMS = {"exact": False, "spare": True}
+"""Whether storage has room to spare."""
 REPORTED = 5e-6
 """How far figures may differ: losses are summed in single precision, and a seed's worth is the difference of two."""
 LEARNED = 1e-7
@@ -156,13 +159,13 @@ def report_of(report: EpochReport) -> dict[str, Any]:
     return {**values, "interactions": {str(key): value for key, value in values["interactions"].items()}}
 
 
-def check_alike(build: Callable[[], list[Host]], plans: Sequence[Sequence[Step]], room: Room | None, rel: float = REPORTED) -> FleetEngine:
+def check_alike(build: Callable[[], list[Host]], plans: Sequence[Sequence[Step]], spare: bool | None, rel: float = REPORTED) -> FleetEngine:
     """Hosts under the fleet do what they do one by one; returns the fleet's engine.
 
     rel: how far figures may differ.
     """
     alone, together = build(), build()
-    serial, fleet = SerialEngine(), FleetEngine(room)
+    serial, fleet = SerialEngine(), FleetEngine(spare)
     for epoch, (expected, found) in enumerate(zip(run(serial, alone, plans), run(fleet, together, plans), strict=True)):
         for at, ((report, events), (other, same)) in enumerate(zip(expected, found, strict=True)):
             where = f"epoch {epoch}, host {at}: "
@@ -194,6 +197,67 @@ def after(engine: Engine, hosts: Sequence[Host], plans: Sequence[Sequence[Step]]
     """The reports of each host, once all is done."""
     epochs = [[report for report, _ in epoch] for epoch in run(engine, hosts, plans)]
     return [list(reports) for reports in zip(*epochs, strict=True)]
+
+
+# Saving
+
+
+Shapes = dict[str, Any]
+"""How much room there is in a fleet, and what is where in it."""
+
+
+def check_that_it_goes_on(
+    build: Callable[[], list[Host]], plans: Sequence[Sequence[Step]], spare: bool | None, cut: int, store: CheckpointStore
+) -> None:
+    """Hosts that are saved after some epochs go on in another engine bit for bit, in storage of the same shapes.
+
+    plans: for as many epochs as each host is there.
+    """
+    engine, hosts = FleetEngine(spare), build()
+    straight = []
+    for epoch in range(max(map(len, plans))):
+        if epoch == cut:
+            store.save(cut, {"engine": engine.state(hosts), "hosts": [host.state() for host in hosts]})
+        straight.append(_epoch(engine, hosts, plans, epoch))
+    other, fresh, saved = FleetEngine(spare), build(), store.load(cut)
+    for host, state in zip(fresh, saved["hosts"], strict=True):
+        host.load_state(state)
+    other.load_state(saved["engine"], fresh)
+    for epoch in range(cut, len(straight)):
+        (reports, fleets), (expected, before) = _epoch(other, fresh, plans, epoch), straight[epoch]
+        assert reports == expected, f"epoch {epoch}"
+        for fleet, same in zip(fleets, before, strict=True):
+            # A measurement of many in several parts leaves views that a smaller one has no need of.
+            same["views"] = {name: same["views"][name] for name in fleet["views"]}
+            assert fleet == same, f"epoch {epoch}"
+    for at, (host, again) in enumerate(zip(hosts, fresh, strict=True)):
+        assert bits(on_cpu(learned(host))) == bits(on_cpu(learned(again))), f"host {at}"
+    assert other.state(fresh) == engine.state(hosts)
+
+
+def _epoch(engine: FleetEngine, hosts: Sequence[Host], plans: Sequence[Sequence[Step]], epoch: int) -> tuple[list[Any], list[Shapes]]:
+    """What the hosts report whose plan is not at its end, and how they were trained."""
+    now = [(host, plan[epoch]) for host, plan in zip(hosts, plans, strict=True) if epoch < len(plan)]
+    reports = engine.run_epoch([host for host, _ in now])
+    found = [facts(report) for report in reports], [shapes(fleets[0], hosts) for fleets in engine._fleets.values() if fleets[0].row_of]
+    for host, step in now:
+        act(host, step)
+    return found
+
+
+def shapes(fleet: Fleet, hosts: Sequence[Host]) -> Shapes:
+    """The shapes of a fleet in its last epoch, and the row of each of these hosts and of its seeds."""
+    views = {"training": fleet._view, "shadows": fleet._shadow, **{key: each.view for key, each in fleet._measurements.items()}}
+    return {
+        "hosts": (len(fleet.hosts), {number: fleet.row_of[host] for number, host in enumerate(hosts) if host in fleet.row_of}),
+        "seeds": [(key.name, len(seeds.rows), sorted(seeds.row_of.items())) for key, seeds in fleet.stack.seeds.items()],
+        "views": {name: (each.needs.rows, each.needs.seeds, each.needs.kinds) for name, each in views.items() if each is not None},
+    }
+
+
+def on_cpu(tree: Any) -> Any:
+    """The same with its tensors on the CPU."""
+    return pytree.tree_map_only(Tensor, lambda each: each.cpu(), tree)
 
 
 class DroppingDigits(DoubleDigits):

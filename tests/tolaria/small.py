@@ -20,6 +20,7 @@ from esper.leyline.stages import Stage
 from esper.tolaria.data import Data, Split
 from esper.tolaria.tasks import Task, get
 from esper.tolaria.training.config import TrainingConfig
+from esper.tolaria.training.device import device_named
 from esper.tolaria.training.engine import SerialEngine
 from esper.tolaria.training.host import Host
 from esper.tolaria.training.validation import measured
@@ -31,16 +32,16 @@ MEMBER: dict[str, Any] = {"widths": (2, 2, 4), "kernel": 3, "train_size": 192, "
 
 
 @cache
-def data(task: str = "digits") -> Data:
+def data(task: str = "digits", device: str = "cpu") -> Data:
     """The task's data, loaded once for all tests of a process."""
-    return get(task).load(None, torch.device("cpu"))
+    return get(task).load(None, device_named(device))
 
 
-def make_host(seed: int = 0, config: TrainingConfig = EASY, task: str = "digits", **member: Any) -> Host:
+def make_host(seed: int = 0, config: TrainingConfig = EASY, task: str = "digits", device: str = "cpu", **member: Any) -> Host:
     """A host of the task, with some of its member's fields set."""
     torch.set_num_threads(1)
     chosen = get(task).family.with_fixed(**{**(MEMBER if task == "digits" else {}), **member}).standard
-    return Host(get(task), data(task), chosen, seed, config)
+    return Host(get(task), data(task, device), chosen, seed, config)
 
 
 def train_epoch(host: Host) -> EpochReport:

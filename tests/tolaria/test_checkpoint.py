@@ -437,8 +437,8 @@ def test_a_checkpoint_of_another_run_is_noticed(tmp_path: Path) -> None:
 def test_a_newer_format_is_named(tmp_path: Path) -> None:
     store = filled(tmp_path)
     path = tmp_path / "step-00000003" / "manifest.json"
-    path.write_text(path.read_text().replace('"version": 2', '"version": 3'))
-    check_that_the_one_before_is_used(store, mentions="format version 3; this version of Esper reads 2")
+    path.write_text(path.read_text().replace('"version": 3', '"version": 4'))
+    check_that_the_one_before_is_used(store, mentions="format version 4; this version of Esper reads 3")
 
 
 def test_when_none_can_be_used_the_error_says_why_for_each(tmp_path: Path) -> None:

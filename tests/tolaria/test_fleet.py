@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from esper.kasmina.blueprints import blueprint as register_blueprint
 from esper.kasmina.blueprints import unregister
 from esper.kasmina.stacking.errors import Unstackable
-from esper.kasmina.stacking.room import exact, spare
 from esper.leyline.reports import EpochReport, Isolation, Topology
 from esper.tolaria.tasks import Member
 from esper.tolaria.training.engine import FleetEngine, SerialEngine
@@ -139,7 +138,7 @@ class OddDigits(DoubleDigits):
 
 def test_odd_hosts_grow_as_they_do_one_by_one() -> None:
     odd, config = variant(OddDigits, "odd"), replace(EASY, isolation="shadow")
-    engine = check_alike(lambda: growing(config, of=odd)[:2], GROWTH[:2], spare)
+    engine = check_alike(lambda: growing(config, of=odd)[:2], GROWTH[:2], ROOMS["spare"])
     assert engine.notes == []
 
 
@@ -172,7 +171,7 @@ def test_a_host_that_breaks_changes_nothing_in_the_others(room: str, harm: str) 
 
 def test_a_host_is_rolled_back_in_a_fleet_as_alone() -> None:
     harmed = [[replace(step, harm="host" if at == 2 else "") for at, step in enumerate(plan)] for plan in GROWTH]
-    engine = check_alike(growing, harmed, exact)
+    engine = check_alike(growing, harmed, ROOMS["exact"])
     assert engine.notes == []
 
 
@@ -203,7 +202,7 @@ def test_engines_can_take_turns() -> None:
     adam = {"optimizer": "adamw", "learning_rate": 0.01}  # which counts its steps
     alone, turns = growing(**adam), growing(**adam)
     after(SerialEngine(), alone, GROWTH)
-    for epoch, engine in enumerate([SerialEngine(), FleetEngine(), SerialEngine(), FleetEngine(spare), SerialEngine()]):
+    for epoch, engine in enumerate([SerialEngine(), FleetEngine(), SerialEngine(), FleetEngine(ROOMS["spare"]), SerialEngine()]):
         after(engine, turns, [plan[epoch : epoch + 1] for plan in GROWTH])
     for host, other in zip(alone, turns, strict=True):
         assert_close(learned(host), learned(other), LEARNED)

@@ -5,19 +5,34 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import pytest
 import torch
-from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from esper.leyline.reports import Isolation
+from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.training.captured import Captured
 from esper.tolaria.training.engine import FleetEngine, SerialEngine
-from tests.tolaria.doubles import variant
-from tests.tolaria.fleets import GROWTH, LEARNED, DroppingDigits, Step, after, assert_close, check_alike, growing, learned, records
-from tests.tolaria.small import EASY, bits, facts
+from esper.tolaria.training.host import Host
+from tests.tolaria.doubles import double_host, variant
+from tests.tolaria.fleets import (
+    GROWTH,
+    LEARNED,
+    SLOW,
+    DroppingDigits,
+    Step,
+    after,
+    assert_close,
+    check_alike,
+    check_that_it_goes_on,
+    growing,
+    learned,
+    on_cpu,
+    records,
+)
+from tests.tolaria.small import EASY, bits, facts, make_host
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
@@ -74,6 +89,21 @@ def test_a_fleet_on_a_gpu_gives_what_hosts_on_a_cpu_give() -> None:
         assert_close(records(host), records(other))
 
 
+@pytest.mark.parametrize("cut", [1, 3, 6])
+@pytest.mark.parametrize("double", [False, True], ids=["float32", "float64"])
+def test_what_is_saved_goes_on_bit_for_bit(double: bool, cut: int, tmp_path: Path) -> None:
+    config = replace(EASY, isolation="shadow")
+    few = [[LONG[0], LONG[1][:5], LONG[2]], *([plan[at:] for plan in LONG] for at in (1, 2))]
+    plans = [plan for some in few for plan in some]
+
+    def build() -> list[Host]:
+        if double:
+            return [double_host(seed, config, "cuda", **SLOW) for seed in range(len(plans))]
+        return [make_host(seed, config, device="cuda", **{**SLOW, "widths": (2, 4)}) for seed in range(len(plans))]
+
+    check_that_it_goes_on(build, plans, None, cut, CheckpointStore(tmp_path))
+
+
 @pytest.mark.parametrize("member", [{}, ADAM], ids=["sgd", "adamw"])
 def test_what_is_saved_on_a_gpu_goes_on_on_a_cpu(member: dict[str, object]) -> None:
     straight, saved, fresh = growing(EASY, "cuda", **member), growing(EASY, "cuda", **member), growing(EASY, "cpu", **member)
@@ -90,8 +120,3 @@ def part(begin: int, end: int) -> Sequence[Sequence[Step]]:
     """Some epochs of the growth."""
     return [plan[begin:end] for plan in GROWTH]
 
-
-def on_cpu(tree: object) -> dict[str, object]:
-    """The same with its tensors on the CPU."""
-    moved: dict[str, object] = pytree.tree_map_only(Tensor, lambda each: each.cpu(), tree)
-    return moved

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from esper.kasmina.stacking.learning import Learner
-from esper.kasmina.stacking.room import exact
 from esper.leyline.actions import Style
 from esper.tolaria.training.engine import FleetEngine
 from tests.tolaria.doubles import double_host
@@ -40,7 +39,7 @@ def test_a_step_takes_as_many_operations_however_much_learns(monkeypatch: pytest
         counts.append((len(self.learning), operations.count))
 
     monkeypatch.setattr(Learner, "step", counted)
-    engine, hosts = FleetEngine(exact), [double_host(seed, train_size=32) for seed in range(3)]
+    engine, hosts = FleetEngine(spare=False), [double_host(seed, train_size=32) for seed in range(3)]
     engine.run_epoch(hosts)
     for host, blueprint in zip(hosts, ("norm", "conv_light", "attention"), strict=True):
         host.model.germinate("r0c0", blueprint, style=Style.GATED)
@@ -60,7 +59,7 @@ def test_a_broken_gradient_of_one_host_leaves_the_others_as_they_would_be() -> N
         if breaks:
             with torch.no_grad():
                 next(hosts[1].model.host.parameters()).fill_(float("nan"))
-        reports = FleetEngine(exact).run_epoch(hosts)
+        reports = FleetEngine(spare=False).run_epoch(hosts)
         results.append([(reports[i], [p.detach().clone() for p in hosts[i].model.parameters()]) for i in (0, 2)])
     for (alone, before), (beside, after) in zip(*results, strict=True):
         assert alone.gradients == beside.gradients

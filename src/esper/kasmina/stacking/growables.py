@@ -10,8 +10,9 @@ storage has room. Room that is not used belongs to a host that does not exist, t
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -25,14 +26,17 @@ from esper.kasmina.norms import Norm, tracked_norms
 from esper.kasmina.slot import FIGURES, Form
 from esper.kasmina.stacking.check import Checked, check_stackable
 from esper.kasmina.stacking.errors import Unstackable, UnstackableSeed
-from esper.kasmina.stacking.needs import Needs, Part, Role, SeedKey, Seeds, needs_of, parts_of
-from esper.kasmina.stacking.room import AHEAD_SEEDS, Room, spare
+from esper.kasmina.stacking.needs import Part, Role, SeedKey, Seeds, needs_of, parts_of
+from esper.kasmina.stacking.room import AHEAD_SEEDS, Room
 from esper.kasmina.stacking.rows import Rows, sent
 from esper.kasmina.stacking.stacked import StackedModule
 from esper.kasmina.stacking.storage import Storage
 from esper.kasmina.stacking.views import View
 from esper.leyline.actions import Style
 from esper.leyline.stages import BLENDED, OCCUPIED, Stage
+
+Places = dict[str, tuple[int, dict[int, int]]]
+"""By the name of a key: rows that there are for such seeds, and the row of each host's."""
 
 
 class StackedGrowables:
@@ -41,7 +45,7 @@ class StackedGrowables:
     The storage is here; each model's tensors are views of it. `sync` takes in what has happened to the models since the last time.
 
     like: a model of the architecture. checked: what `check_stackable` found for it. rows: for models; with spare room the last one stays
-    empty. room: how the seeds' rows are dealt out. ahead: whether to make room for every blueprint at once, before any seed is there.
+    empty. room: for seeds and views. ahead: whether to make room for every blueprint at once, before any seed is there.
     seeds_checked: what was found out about seeds so far, by kind; what is found out here joins it.
     """
 
@@ -71,6 +75,9 @@ class StackedGrowables:
         self.seeds: dict[SeedKey, Seeds] = {}
         self.storage: Storage | None = None
         """Of all that learns, once it is known what does."""
+        self.before: Places = {}
+        """Where seeds of the models that join now were when they were saved; `sync` puts them there."""
+        self._room_made = False
         self._seeds_checked = {} if seeds_checked is None else seeds_checked
         self._modules: dict[tuple[str, str], StackedModule] = {}
         self._view: View | None = None
@@ -107,7 +114,43 @@ class StackedGrowables:
 
     def sync(self) -> None:
         """Take in seeds that have come, gone or moved on, and tensors that were put in the place of others."""
-        wanted: dict[SeedKey, dict[int, nn.Module]] = {key: {} for key in self.seeds}
+        wanted = {**{key: {} for key in self.seeds}, **self._present()}
+        if not self._room_made and any(model is not None for model in self.models):
+            self._room_made = True
+            self._make_room()
+        before, self.before = self.before, {}
+        for key, modules in wanted.items():
+            if key.name in before:
+                self._put_back(key, modules, *before[key.name])
+        for key, modules in wanted.items():
+            self._drop(key, modules)
+        # After that: an optimiser has forgotten a seed that is gone, and is not to be reminded of it.
+        for rows in (self.rows, self.meters, *self.slot_meters.values(), *(seeds.rows for seeds in self.seeds.values())):
+            rows.adopt()
+        for key, modules in wanted.items():
+            self._take_in(key, modules)
+        # In an order that does not depend on which came first. What learns is before what learns in a pass of its own, if that is run.
+        slots = list(self.slots)
+        order = sorted(self.seeds, key=lambda key: (key.role.value, slots.index(key.slot), key.blueprint))
+        self.seeds = {key: self.seeds[key] for key in order}
+        parts = [self.rows, *(seeds.rows for seeds in self.seeds.values())]
+        if self.storage is None or not self.storage.holds(parts):
+            self.storage = Storage(parts)
+
+    def places(self) -> Places:
+        """Where the seeds are that are still what they were at the last `sync`: plain data, by the keys' names."""
+        found: Places = {}
+        present = self._present()
+        for key, seeds in self.seeds.items():
+            modules = present.get(key, {})
+            here = {host: row for host, row in seeds.row_of.items() if modules.get(host) is seeds.rows.modules[row]}
+            if here:
+                found[key.name] = (len(seeds.rows), here)
+        return found
+
+    def _present(self) -> dict[SeedKey, dict[int, nn.Module]]:
+        """All seeds and gates of the models, by host."""
+        present: dict[SeedKey, dict[int, nn.Module]] = {}
         for row, model in enumerate(self.models):
             if model is None:
                 continue
@@ -116,40 +159,38 @@ class StackedGrowables:
                 if stage in OCCUPIED and stage is not Stage.GERMINATED:
                     assert slot.seed is not None
                     role = Role.ALONE if stage is Stage.TRAINING and self.isolation == "shadow" else Role.LEARNS
-                    wanted.setdefault(SeedKey(id, slot.state.blueprint, role), {})[row] = slot.seed
+                    present.setdefault(SeedKey(id, slot.state.blueprint, role), {})[row] = slot.seed
                     if slot.gating is not None:
                         role = role if stage in BLENDED or role is Role.ALONE else Role.IDLE
-                        wanted.setdefault(SeedKey(id, "", role), {})[row] = slot.gating
-        if self.ahead and not self.seeds:
-            self._make_room()
-        for key, modules in wanted.items():
-            self._drop(key, modules)
-        # After that: an optimiser has forgotten a seed that is gone, and is not to be reminded of it.
-        for rows in (self.rows, self.meters, *self.slot_meters.values(), *(seeds.rows for seeds in self.seeds.values())):
-            rows.adopt()
-        for key, modules in wanted.items():
-            self._take_in(key, modules)
-        self.seeds = {key: seeds for key, seeds in self.seeds.items() if len(seeds.rows)}
-        # What learns comes first, then what learns in a pass of its own, if that is run.
-        parts = [self.rows, *(seeds.rows for role in Role for key, seeds in self.seeds.items() if key.role is role)]
-        if self.storage is None or not self.storage.holds(parts):
-            self.storage = Storage(parts)
+                        present.setdefault(SeedKey(id, "", role), {})[row] = slot.gating
+        return present
 
     def _make_room(self) -> None:
-        """Have storage for a share of the hosts for each blueprint that can grow, and for gates."""
-        size = spare(-(-len(self.rows) // AHEAD_SEEDS) + 1, 0)
+        """Have storage for all that there was room for before, and ahead for a share of the hosts for each blueprint and for gates."""
+        share = -(-len(self.rows) // AHEAD_SEEDS) + 1 if self.ahead else 0
         like = next(model for model in self.models if model is not None)
         for id, slot in like.slots.items():
-            for blueprint in names(slot.place.shape.topology):
-                seed, gating = slot.build(blueprint, Style.GATED, stream=0)
-                assert gating is not None
-                modules = {(blueprint, Role.LEARNS): seed, ("", Role.LEARNS): gating, ("", Role.IDLE): gating}
-                for (name, role), module in modules.items():
-                    key = SeedKey(id, name, role)
+            known = names(slot.place.shape.topology)
+            for blueprint, role in product((*known, ""), Role):
+                key = SeedKey(id, blueprint, role)
+                likely = role is Role.LEARNS or (role is Role.IDLE and not blueprint)
+                size = self.room.rows(f"seeds/{key.name}", share if likely else 0)
+                if size:
+                    seed, gating = slot.build(blueprint or known[0], Style.GATED, stream=0)
+                    assert gating is not None
                     try:
-                        self.seeds.setdefault(key, self._stack(key, module, size))
+                        self.seeds[key] = self._stack(key, seed if blueprint else gating, size)
                     except UnstackableSeed:
                         continue  # told when it grows
+
+    def _put_back(self, key: SeedKey, modules: dict[int, nn.Module], size: int, rows: Mapping[int, int]) -> None:
+        """Put seeds into the rows where they were, in storage of that size."""
+        here = {host: row for host, row in rows.items() if host in modules}
+        if here and key not in self.seeds:
+            self.seeds[key] = self._stack(key, modules[next(iter(here))], size)
+        for host, row in here.items():
+            self.seeds[key].rows.put(row, modules[host], self.rows.optimizers[host])
+            self.seeds[key].row_of[host] = row
 
     def _drop(self, key: SeedKey, modules: dict[int, nn.Module]) -> None:
         """Let seeds go that are no longer here, or are something else by now."""
@@ -164,8 +205,7 @@ class StackedGrowables:
         """Make room for seeds, and take in those that are new."""
         there = self.seeds.get(key)
         # One to spare, for the host that does not exist.
-        needed = len(modules) + (self.room is spare)
-        size = self.room(needed, len(there.rows) if there is not None else 0)
+        size = self.room.rows(f"seeds/{key.name}", len(modules) + self.room.spare)
         if there is None or len(there.rows) != size:
             if there is not None:
                 for row in there.row_of.values():
@@ -208,7 +248,7 @@ class StackedGrowables:
     def training(self, before: View | None) -> View:
         """All models as they train."""
         forms = [{} if model is None else parts_of(model, {id: slot.form for id, slot in model.slots.items()}) for model in self.models]
-        return self._fitted(before, list(range(len(self.rows))), forms, Role.LEARNS)
+        return self._fitted("training", before, list(range(len(self.rows))), forms, Role.LEARNS)
 
     def shadows(self, before: View | None) -> View | None:
         """Those models that have seeds in TRAINING, with these at their target alpha; only they learn. None if there are none."""
@@ -220,23 +260,24 @@ class StackedGrowables:
                 shown = {id: Form.TRIAL if slot.state.stage is Stage.TRAINING else slot.form for id, slot in model.slots.items()}
                 hosts.append(row)
                 forms.append(parts_of(model, shown))
-        return self._fitted(before, hosts, forms, Role.ALONE) if hosts else None
+        return self._fitted("shadows", before, hosts, forms, Role.ALONE) if hosts else None
 
-    def showing(self, pairs: Sequence[tuple[int, Configuration]], before: View | None) -> View:
-        """Models with exactly some slots switched on, for a measurement; a model can be there several times. On copies of the tensors."""
+    def showing(self, name: str, pairs: Sequence[tuple[int, Configuration]], before: View | None) -> View:
+        """Models with exactly some slots switched on, for a measurement; a model can be there several times. On copies of the tensors.
+
+        name: by which room for them is remembered.
+        """
         forms = []
         for row, on in pairs:
             model = self.models[row]
             assert model is not None
             slots = model.slots
             forms.append(parts_of(model, {id: Form.TRIAL if slots[id].state.stage is Stage.TRAINING else slots[id].form for id in on}))
-        return self._fitted(before, [row for row, _ in pairs], forms, None)
+        return self._fitted(name, before, [row for row, _ in pairs], forms, None)
 
-    def _fitted(self, before: View | None, hosts: list[int], forms: list[dict[str, Part]], learns: Role | None) -> View:
+    def _fitted(self, name: str, before: View | None, hosts: list[int], forms: list[dict[str, Part]], learns: Role | None) -> View:
         """The view of before if it has room for what runs now, else a new one; filled in either case."""
-        needs = needs_of(self, hosts, forms, learns)
-        there = before.needs if before is not None else Needs()
-        size = needs.fitted(there, self)
+        size = needs_of(self, hosts, forms, learns).fitted(self.room.within(name), self)
         view = before if before is not None and before.fits(size) else View(self, size, learns)
         view.fill(hosts, forms)
         return view

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from esper.kasmina.blending import ADDITIVE
 from esper.kasmina.growable import Growable
 from esper.kasmina.slot import Form, Slot
-from esper.kasmina.stacking.room import AHEAD_KINDS, spare
+from esper.kasmina.stacking.room import AHEAD_KINDS, Room
 from esper.kasmina.stacking.rows import Rows
 from esper.kasmina.stacking.stacked import StackedModule
 from esper.kasmina.stacking.storage import Storage
@@ -56,6 +56,11 @@ class SeedKey(NamedTuple):
     """Empty for gates, which are alike whatever they belong to."""
     role: Role
 
+    @property
+    def name(self) -> str:
+        """By which room for them is remembered."""
+        return f"{self.slot}/{self.blueprint}/{self.role.name}"
+
 
 @dataclass(slots=True, eq=False)
 class Seeds:
@@ -82,17 +87,18 @@ class Needs:
     whole: bool = False
     """Whether its rows are all rows that there are."""
 
-    def fitted(self, there: Needs, stack: StackedGrowables) -> Needs:
-        """What to make room for, given what there is room for."""
-        room = stack.room
-
-        def grown(mine: dict[Any, int], before: dict[Any, int]) -> dict[Any, int]:
-            sizes = {key: room(mine.get(key, 0), before.get(key, 0)) for key in {**before, **mine}}
-            return {key: size for key, size in sizes.items() if size}
-
-        seeds = {key: size for key, size in grown(self.seeds, there.seeds).items() if key in stack.seeds}
-        rows = self.rows if self.whole else room(self.rows, there.rows)
-        return Needs(rows, seeds, grown(self.kinds, there.kinds), self.storage, self.whole)
+    def fitted(self, room: Room, stack: StackedGrowables) -> Needs:
+        """What to make room for, in the order of the storage. room: that of the view."""
+        seeds = {key: room.rows(f"seeds/{key.name}", self.seeds.get(key, 0)) for key in stack.seeds}
+        every = [(id, kind) for id in stack.slots for kind in Kind]
+        kinds = {(id, kind): room.rows(f"kinds/{id}/{kind.name}", self.kinds.get((id, kind), 0)) for id, kind in every}
+        return Needs(
+            rows=self.rows if self.whole else room.rows("rows", self.rows),
+            seeds={key: size for key, size in seeds.items() if size},
+            kinds={key: size for key, size in kinds.items() if size},
+            storage=self.storage,
+            whole=self.whole,
+        )
 
     def __eq__(self, other: object) -> bool:
         assert isinstance(other, Needs)
@@ -102,7 +108,7 @@ class Needs:
 
 def needs_of(stack: StackedGrowables, hosts: list[int], forms: list[dict[str, Part]], learns: Role | None) -> Needs:
     found = Needs(len(hosts), whole=learns is Role.LEARNS)
-    if not found.whole and stack.room is spare:
+    if not found.whole and stack.room.spare:
         found.rows += 1  # for the host that does not exist
     for key, seeds in stack.seeds.items():
         if key.role is learns:
@@ -111,7 +117,7 @@ def needs_of(stack: StackedGrowables, hosts: list[int], forms: list[dict[str, Pa
             gated = not key.blueprint
             count = sum(1 for host, parts in zip(hosts, forms, strict=True) if host in seeds.row_of and _uses(parts, key.slot, gated))
             if count:
-                found.seeds[key] = count + (stack.room is spare)
+                found.seeds[key] = count + stack.room.spare
     for parts in forms:
         for id, part in parts.items():
             found.kinds[id, part.kind] = found.kinds.get((id, part.kind), 0) + 1

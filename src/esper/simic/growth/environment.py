@@ -7,7 +7,6 @@ Runs under a controller, learning, examinations, twins and the Gymnasium environ
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -31,7 +30,7 @@ from esper.tolaria.training.cost import epoch_cost
 from esper.tolaria.training.device import device_named
 from esper.tolaria.training.engine import ENGINES, choose
 from esper.tolaria.training.host import Host
-from esper.tolaria.training.stackable import key_of
+from esper.tolaria.training.stackable import key_of, kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +57,12 @@ class Environment(Protocol):
 
     def act(self, decisions: Mapping[int, Decision]) -> dict[int, Acted]:
         """Carry out one decision for each host that was trained."""
+
+    def engines(self) -> list[dict[str, Any]]:
+        """The state of the engine in each process, after all hosts have acted."""
+
+    def load_engines(self, states: list[dict[str, Any]]) -> None:
+        """Let the engines go on from these states, once the hosts are here; those of another number of processes change nothing."""
 
     def close(self) -> None:
         """Let go of everything."""
@@ -124,7 +129,7 @@ class Growth:
         prepared = task.prepare(data, member, start.seed)
         if self.choice.engine == "fleet":
             key = key_of(task, config, member, prepared.architecture, prepared.slots, prepared.split)
-            return Load(1.0, member.epochs, hashlib.sha256(repr(key).encode()).hexdigest())
+            return Load(1.0, member.epochs, kind_of(key))
         return Load(epoch_cost(prepared, data, member, config), member.epochs)
 
     def _chosen(self, start: Start) -> tuple[Task, Member]:
@@ -185,8 +190,17 @@ class Growth:
         for place, saved in zip(sorted(self.hosts), state, strict=True):
             self.hosts[place].load_state(saved)
 
+    def engines(self) -> list[dict[str, Any]]:
+        """The state of the engine, after all hosts have acted."""
+        return [self.engine.state([self.hosts[place].host for place in sorted(self.hosts)])]
+
+    def load_engines(self, states: list[dict[str, Any]]) -> None:
+        """Let the engine go on from its state, once the hosts are here; those of several engines change nothing."""
+        if len(states) == 1:
+            self.engine.load_state(states[0], [self.hosts[place].host for place in sorted(self.hosts)])
+
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle and copy, at any moment between two calls: the hosts by what they have learned, data and engine by their names."""
+        """For pickle and copy, at any moment between two calls: the hosts by what they have learned, data by its name."""
         hosts = {
             place: {
                 "start": Start(run.host.task.name, run.host.seed),
@@ -196,7 +210,7 @@ class Growth:
             }
             for place, run in self.hosts.items()
         }
-        return {"config": self.config, "test": self.test, "hosts": hosts}
+        return {"config": self.config, "test": self.test, "hosts": hosts, "engines": self.engines()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["config"], test=state["test"])  # type: ignore[misc]
@@ -206,3 +220,4 @@ class Growth:
             run.load_state(saved["state"])
             run.twin = self.hosts[twin] if isinstance(twin, int) else twin
             run.observation = observation
+        self.load_engines(state["engines"])

@@ -77,6 +77,15 @@ class GrowthWorkers:
         """Carry out one decision for each host that was trained."""
         return self._ask("act", [(share,) for share in self._shares(decisions)])
 
+    def engines(self) -> list[dict[str, Any]]:
+        """The state of each worker's engine, after all hosts have acted."""
+        return list(self._ask("engine", [(number,) for number in range(len(self._pipes))]).values())
+
+    def load_engines(self, states: list[dict[str, Any]]) -> None:
+        """Let each worker's engine go on from its state; those of another number of workers change nothing."""
+        if len(states) == len(self._pipes):
+            self._ask("load_engine", [(state,) for state in states])
+
     def close(self) -> None:
         """End the workers."""
         atexit.unregister(self.close)
@@ -199,6 +208,15 @@ class _Worker:
     def act(self, decisions: Mapping[int, Decision]) -> dict[int, Acted]:
         """Carry out the decisions."""
         return self._growth.act(decisions)
+
+    def engine(self, number: int) -> dict[int, dict[str, Any]]:
+        """The state of the engine, by the worker's number."""
+        return dict.fromkeys([number], *self._growth.engines())
+
+    def load_engine(self, state: dict[str, Any]) -> dict[int, Any]:
+        """Let the engine go on from a state; there is nothing to answer."""
+        self._growth.load_engines([state])
+        return {}
 
     def train_ahead(self) -> None:
         """The next epoch; what goes wrong in it is told when it is asked for."""

@@ -121,6 +121,7 @@ class ControllerRun:
             "classes": self.data.classes,
             "epoch": self.play.epoch,
             "hosts": self.growth.state(),
+            "engines": self.growth.engines(),
             "controllers": self.decider.memory,
             "recorders": {place: recorder.state() for place, recorder in self.recorders.items()},
         }
@@ -135,6 +136,7 @@ class ControllerRun:
         if state["policy"] != self.policy_hash:
             raise CheckpointError(f"{self.config.controller} is not the policy that the run was started with")
         self.growth.load_state(state["hosts"])
+        self.growth.load_engines(state["engines"])
         self.play.epoch = state["epoch"]
         self.play.results = {place: run.result for place, run in self.growth.hosts.items() if run.result is not None}
         self.decider.memory = dict(state["controllers"])

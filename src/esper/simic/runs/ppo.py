@@ -74,6 +74,8 @@ class PPORun:
         """The figures of each round, by their names in the manner of Stable-Baselines3."""
         self.arms: dict[str, list[HostFinished]] = {}
         """The examination so far."""
+        self.engines: list[dict[str, Any]] = []
+        """The states of the engines when the last round had been played."""
         self._environment: Environment | None = None
 
     @property
@@ -96,6 +98,7 @@ class PPORun:
         """The hosts' environment, made when it is first needed: in this process, or in workers."""
         if self._environment is None:
             self._environment = environment(self.config, self._workers() if self._workers() > 1 else 0)
+            self._environment.load_engines(self.engines)
         return self._environment
 
     def close(self) -> None:
@@ -170,6 +173,7 @@ class PPORun:
         starts = self._drawn(self.round)
         playing = Play(self.environment, decider, starts, hub=self.hub, first=self._numbers(starts), round=self.round + 1)
         played = playing.through(progress)
+        self.engines = self.environment.engines()  # before the hosts of the next round begin, which a run that goes on begins again
         last = self.round + 1 == self.config.rounds
         self.environment.expect(dict(enumerate(self.examinees() if last else self._drawn(self.round + 1))))
         rollout = self.buffer.rollout()
@@ -274,6 +278,7 @@ class PPORun:
             "hosts_begun": self.hosts_begun,
             "learner": self.learner.state(),
             "history": self.history,
+            "engines": self.engines,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -283,6 +288,7 @@ class PPORun:
         plugin_hashes(self.config.plugins, state["plugins"])
         self.learner.load_state(state["learner"])
         self.round, self.hosts_begun, self.history = state["round"], state["hosts_begun"], list(state["history"])
+        self.engines = state["engines"]
 
     def reset_heads(self, heads: Sequence[str]) -> None:
         """Make chosen heads as new, and forget what the optimiser knew of them."""

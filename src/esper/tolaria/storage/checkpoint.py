@@ -36,7 +36,7 @@ from esper.leyline.errors import CheckpointError
 from esper.leyline.files import open_file, sync_folder, write_new
 
 FORMAT = "esper checkpoint"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Goes up by one with every change to the files that an older reader would not understand."""
 
 _MANIFEST, _STATE, _TENSORS = "manifest.json", "state.json", "tensors.safetensors"

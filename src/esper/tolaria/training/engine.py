@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from esper.kasmina.stacking.check import Checked
 from esper.kasmina.stacking.errors import Unstackable, UnstackableSeed
-from esper.kasmina.stacking.room import Room, exact, spare
+from esper.kasmina.stacking.room import Room, with_some_to_spare
 from esper.leyline.errors import DeviceError
 from esper.leyline.reports import EpochReport
 from esper.leyline.stages import OCCUPIED
 from esper.tolaria.data import Split
 from esper.tolaria.training.config import EngineName, TrainingConfig
-from esper.tolaria.training.fleet import Fleet
+from esper.tolaria.training.fleet import Fleet, FleetPlaces
 from esper.tolaria.training.host import Host
-from esper.tolaria.training.stackable import check_fleet, check_memory, fleet_key
+from esper.tolaria.training.stackable import check_fleet, check_memory, fleet_key, is_short, kind_of
 from esper.tolaria.training.validation import Array, Score, read_all
 
 Progress = Callable[[int], None]
@@ -45,9 +45,22 @@ class Engine(Protocol):
     def drain_notes(self) -> list[str]:
         """What people should know of how hosts were trained since the last call."""
 
+    def state(self, hosts: Sequence[Host]) -> dict[str, Any]:
+        """What another engine of this kind needs to go on with these hosts as this one would, to the last bit: plain data."""
+
+    def load_state(self, state: dict[str, Any], hosts: Sequence[Host]) -> None:
+        """Go on as the engine would whose state this is, with the same hosts in the same order. That of another kind changes nothing."""
+
 
 class SerialEngine:
     """One host after another, on any device."""
+
+    def state(self, hosts: Sequence[Host]) -> dict[str, Any]:
+        """Nothing: an epoch depends on the host alone."""
+        return {}
+
+    def load_state(self, state: dict[str, Any], hosts: Sequence[Host]) -> None:
+        """There is nothing to take over."""
 
     def drain_notes(self) -> list[str]:
         """There is nothing to remark."""
@@ -74,26 +87,62 @@ class SerialEngine:
 class FleetEngine:
     """Hosts of one architecture as one program. A host that cannot be one of many is trained alone; `notes` says why, once for each kind.
 
-    room: how storage is dealt out: on a GPU by default with some to spare, so that captured steps serve for long, elsewhere exactly.
+    spare: whether storage has room to spare: by default on a GPU, so that captured steps serve for long, and not elsewhere. Shapes, and
+    which row something is in, decide how sums are rounded, so both are part of the state.
     """
 
-    def __init__(self, room: Room | None = None) -> None:
-        self.room = room
+    def __init__(self, spare: bool | None = None) -> None:
+        self.spare = spare
         self.serial = SerialEngine()
         self.notes: list[str] = []
         """Why some hosts are not in a fleet."""
         self._fleets: dict[Hashable, list[Fleet]] = {}
         """By key, the latest used first."""
-        self._checked: dict[Hashable, Checked | None] = {}
-        """By key; None if such hosts cannot be in a fleet."""
+        self._checked: dict[Hashable, Checked] = {}
+        """By key."""
         self._seeds_checked: dict[Hashable, Checked] = {}
-        self._refused: set[tuple[Hashable, str, str]] = set()
-        """Seeds that cannot be stacked: the key, the slot, the blueprint."""
+        self._kinds: dict[Hashable, str] = {}
+        """By key, its name."""
+        self._refused: set[tuple[str, ...]] = set()
+        """What cannot be stacked: hosts by their kind; seeds by that of their hosts, the slot and the blueprint."""
+        self._sizes: dict[str, int] = {}
+        """Room to spare that was made so far."""
+        self._rows: dict[str, list[int]] = {}
+        """By kind, rows of the fleets with room to spare that are kept, the latest used first."""
+        self._before: dict[tuple[str, int], FleetPlaces] = {}
+        """By kind and rows, where hosts were that go on."""
 
     def drain_notes(self) -> list[str]:
         """Why some hosts are not in a fleet, since the last call."""
         notes, self.notes = self.notes, []
         return notes
+
+    def state(self, hosts: Sequence[Host]) -> dict[str, Any]:
+        """How much room there is, what cannot be stacked, and where these hosts are, by their numbers."""
+        fleets = []
+        for key, kept in self._fleets.items():
+            for fleet in kept:
+                rows = {number: fleet.row_of[host] for number, host in enumerate(hosts) if host in fleet.row_of and not host.done}
+                if rows:
+                    fleets.append({"kind": self._kind(key), "rows": len(fleet.hosts), "hosts": rows, "seeds": fleet.stack.places()})
+        return {
+            "room": dict(sorted(self._sizes.items())),
+            "rows": {kind: list(rows) for kind, rows in sorted(self._rows.items())},
+            "refused": [list(each) for each in sorted(self._refused)],
+            "fleets": sorted(fleets, key=lambda fleet: fleet["kind"]),
+        }
+
+    def load_state(self, state: dict[str, Any], hosts: Sequence[Host]) -> None:
+        """Have the room that there was, and these hosts in the same rows. That of an engine of another kind changes nothing."""
+        if not state:
+            return
+        self._sizes = dict(state["room"])
+        self._rows = {kind: list(rows) for kind, rows in state["rows"].items()}
+        self._refused = {tuple(each) for each in state["refused"]}
+        self._before = {
+            (fleet["kind"], fleet["rows"]): FleetPlaces({hosts[number]: row for number, row in fleet["hosts"].items()}, fleet["seeds"])
+            for fleet in state["fleets"]
+        }
 
     def run_epoch(self, hosts: Sequence[Host], progress: Progress | None = None) -> list[EpochReport]:
         """Train each host for one epoch and report, in order; `progress` is told how many are done."""
@@ -146,7 +195,7 @@ class FleetEngine:
         return [scores[host] for host in hosts]
 
     def _key(self, host: Host) -> Hashable:
-        return fleet_key(host, mixed=None if self.room is None else self.room is spare)
+        return fleet_key(host, mixed=self.spare)
 
     def _formed(self, hosts: Sequence[Host]) -> Iterator[Fleet]:
         """Fleets of those hosts that can be in one, each ready for an epoch."""
@@ -159,13 +208,14 @@ class FleetEngine:
             while together := [host for host in mine if self._can_be_stacked(key, host)]:
                 fleet = self._fleet_for(key, together)
                 self._release(key, but=fleet)
-                fleet.update(together)
+                fleet.update(together, self._before.pop((self._kind(key), len(fleet.hosts)), None))
                 self._fleets[key] = [fleet, *(each for each in self._fleets.get(key, ()) if each is not fleet)][:FLEETS_KEPT]
                 if self._synced(key, fleet):
                     yield fleet
                     break
             else:
                 self._release(key)
+        self._before = {}  # a fleet that is not formed at once lets its hosts go
 
     def _release(self, key: Hashable, but: Fleet | None = None) -> None:
         """Let the hosts of all fleets of a kind go, but for those of one."""
@@ -178,34 +228,47 @@ class FleetEngine:
         try:
             fleet.stack.sync()
         except UnstackableSeed as error:
-            self._refused.add((key, error.slot, error.blueprint))
+            self._refused.add((self._kind(key), error.slot, error.blueprint))
             self.notes.append(f"hosts of task {fleet.task.name!r} are trained one by one while they hold {error}")
             return False
         return True
 
     def _fleet_for(self, key: Hashable, hosts: Sequence[Host]) -> Fleet:
         """A fleet with room for these hosts and not too much of it: one that there is, or else a new one."""
-        room = self.room or (spare if hosts[0].split.x.device.type == "cuda" else exact)
+        cuda = hosts[0].split.x.device.type == "cuda"
+        spare = cuda if self.spare is None else self.spare
+        rows = self._rows_for(self._kind(key), hosts) if spare else len(hosts)
         for fleet in self._fleets.get(key, ()):
-            rows = len(fleet.hosts)
-            if rows == len(hosts) if room is exact else len(hosts) < rows and (fleet.short or rows <= 2 * len(hosts) + 2):
+            if len(fleet.hosts) == rows:
                 return fleet
-        checked, count = self._checked[key], len(hosts)
-        assert checked is not None
-        rows = count if room is exact else count + 1 if count > MANY else spare(count + 1, 0)
-        if hosts[0].split.x.device.type == "cuda":
-            check_memory(hosts[0], checked, rows)
-        return Fleet(hosts[0], checked, rows, room, self._seeds_checked)
+        if cuda:
+            check_memory(hosts[0], self._checked[key], rows)
+        room = Room(spare=spare, sizes=self._sizes).within(f"{self._kind(key)}/{rows}")
+        return Fleet(hosts[0], self._checked[key], rows, room, self._seeds_checked)
+
+    def _rows_for(self, kind: str, hosts: Sequence[Host]) -> int:
+        """Rows of a fleet with room to spare for these hosts: as many as one of its kind had, if that is enough and not too much."""
+        count, short, known = len(hosts), is_short(hosts[0].split, hosts[0].member), self._rows.get(kind, [])
+        new = count + 1 if count > MANY else with_some_to_spare(count + 1)
+        rows = next((rows for rows in known if count < rows and (short or rows <= 2 * count + 2)), new)
+        self._rows[kind] = [rows, *(each for each in known if each != rows)][:FLEETS_KEPT]
+        return rows
+
+    def _kind(self, key: Hashable) -> str:
+        if key not in self._kinds:
+            self._kinds[key] = kind_of(key)
+        return self._kinds[key]
 
     def _can_be_stacked(self, key: Hashable, host: Host) -> bool:
-        if key not in self._checked:
+        kind = self._kind(key)
+        if key not in self._checked and (kind,) not in self._refused:
             try:
                 self._checked[key] = check_fleet(host)
             except Unstackable as error:
-                self._checked[key] = None
+                self._refused.add((kind,))
                 self.notes.append(f"hosts of task {host.task.name!r} are trained one by one: {error}")
-        seeds = {(slot.id, slot.state.blueprint) for slot in host.model.slots.values() if slot.state.stage in OCCUPIED}
-        return self._checked[key] is not None and not any((key, *seed) in self._refused for seed in seeds)
+        seeds = [(slot.id, slot.state.blueprint) for slot in host.model.slots.values() if slot.state.stage in OCCUPIED]
+        return not any((kind, *each) in self._refused for each in [(), *seeds])
 
 
 @contextmanager

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from esper.kasmina.counterfactuals import Configuration
 from esper.kasmina.stacking.check import Checked
-from esper.kasmina.stacking.growables import StackedGrowables
+from esper.kasmina.stacking.growables import Places, StackedGrowables
 from esper.kasmina.stacking.learning import Learner, Rates
 from esper.kasmina.stacking.needs import Role
-from esper.kasmina.stacking.room import Room, spare
+from esper.kasmina.stacking.room import Room
 from esper.kasmina.stacking.rows import sent
 from esper.kasmina.stacking.stacked import Streams, draws_at_random
 from esper.kasmina.stacking.views import View
@@ -31,7 +31,7 @@ from esper.tolaria.tasks.registry import augment_stream
 from esper.tolaria.training.config import Precision
 from esper.tolaria.training.fleet_work import Measurement, Phase, Step, phases_of
 from esper.tolaria.training.host import EpochPlan, Host, batch_sizes
-from esper.tolaria.training.stackable import SHORT_EPOCH
+from esper.tolaria.training.stackable import is_short
 from esper.tolaria.training.validation import Array, Scores, wanted_of
 
 MEASURED_BYTES = 2**31
@@ -110,19 +110,25 @@ class Pending:
             yield row, (plan, sums[row], scores, figures[row].tolist())
 
 
+@dataclass(frozen=True, slots=True)
+class FleetPlaces:
+    """Where hosts and their seeds are in a fleet."""
+
+    rows: dict[Host, int]
+    seeds: Places
+
+
 class Fleet:
     """Hosts of one architecture on one device, with the same number of samples, or in short epochs any number.
 
     like: one of them. rows: how many there can be. On a GPU there is one row more than hosts, and room for seeds to come, so that what was
-    captured serves as long as possible. seeds_checked: see StackedGrowables.
+    captured serves as long as possible. room: of the fleet. seeds_checked: see StackedGrowables.
     """
 
     def __init__(self, like: Host, checked: Checked, rows: int, room: Room, seeds_checked: dict[Hashable, Checked] | None = None) -> None:
         self.task, self.config, self.device = like.task, like.config, like.split.x.device
         self.member = like.member
-        self.short = len(like.split) <= SHORT_EPOCH * like.member.batch
-        """Whether an epoch is too short for rows to be dealt out anew whenever something changes."""
-        ahead = room is spare and self.short
+        ahead = room.spare and is_short(like.split, like.member)
         self.stack = StackedGrowables(like.model, like.optimizer, checked, rows, room, ahead=ahead, seeds_checked=seeds_checked)
         self.hosts: list[Host | None] = [None] * rows
         self.row_of: dict[Host, int] = {}
@@ -137,13 +143,13 @@ class Fleet:
         if device.type == "cuda":
             self.cap = max(self.cap, MEASURED_BYTES // (32 * like.split.x[0].numel() * like.split.x.element_size()))
         self.pool: _Pool | None = None
-        self.graphs = torch.cuda.graph_pool_handle() if device.type == "cuda" and room is spare else None
+        self.graphs = torch.cuda.graph_pool_handle() if device.type == "cuda" and room.spare else None
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._view: View | None = None
         self._shadow: View | None = None
         self._learner: Learner | None = None
         self._steps: dict[int, Step] = {}
-        self._measurements: dict[Hashable, Measurement] = {}
+        self._measurements: dict[str, Measurement] = {}
         self._counted: dict[int, tuple[Tensor, Tensor]] = {}
         """Samples of each class, by the targets that were counted."""
         self._reference: dict[tuple[Host, int], Tensor] = {}
@@ -151,20 +157,25 @@ class Fleet:
 
     # Who is here
 
-    def update(self, hosts: Sequence[Host]) -> None:
-        """Let hosts go that are not among these, and take in those that are new."""
+    def update(self, hosts: Sequence[Host], before: FleetPlaces | None = None) -> None:
+        """Let hosts go that are not among these, and take in those that are new. before: where some of them were when they were saved."""
         wanted = set(hosts)
         gone = [row for row, host in enumerate(self.hosts) if host is not None and host not in wanted]
         for row in gone:
             self.stack.leave(row)
             self.hosts[row] = None
         new = [host for host in hosts if host not in self.row_of]
-        free = (row for row, host in enumerate(self.hosts) if host is None)
+        places = {} if before is None else {host: row for host, row in before.rows.items() if host in wanted}
+        taken = set(places.values())
+        free = (row for row, host in enumerate(self.hosts) if host is None and row not in taken)
         for host in new:
-            row = next(free)
+            row = places[host] if host in places else next(free)
             self.stack.join(row, host.model, host.optimizer)
             self.hosts[row] = host
         self.row_of = {host: row for row, host in enumerate(self.hosts) if host is not None}
+        if before is not None:
+            seeds = before.seeds.items()
+            self.stack.before = {key: (size, {host: row for host, row in rows.items() if host in taken}) for key, (size, rows) in seeds}
         if gone or new:
             self._reference = {key: value for key, value in self._reference.items() if key[0] in wanted}
         if new:
@@ -329,9 +340,9 @@ class Fleet:
             room = max(1, self.cap // max(1, min(size, self.config.eval_batch)))
             for at in range(0, len(mine), room):
                 part = mine[at : at + room]
-                key = (size, precision, at // room)
+                key = f"{size} {precision} {at // room}"
                 known = self._measurements.get(key)
-                view = self.stack.showing([pairs[number] for number in part], None if known is None else known.view)
+                view = self.stack.showing(f"showing {key}", [pairs[number] for number in part], None if known is None else known.view)
                 if known is None or known.view is not view:
                     known = self._measurements[key] = Measurement(self, view, norms, precision)
                 found = known.run(split, self._references(view, size, drawn))

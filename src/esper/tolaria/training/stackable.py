@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Mapping
 
 import torch
@@ -50,8 +51,18 @@ def key_of(
     """
     kind = (member.optimizer, member.momentum > 0, member.batch, member.augment)
     mixed = split.x.device.type == "cuda" if mixed is None else mixed
-    size = "short" if mixed and len(split) <= SHORT_EPOCH * member.batch else len(split)
+    size = "short" if mixed and is_short(split, member) else len(split)
     return (task.name, config, architecture, tuple(slots.items()), kind, size, split.x.device)
+
+
+def is_short(split: Split, member: Member) -> bool:
+    """Whether epochs on these samples are too short for rows to be dealt out anew whenever something changes."""
+    return len(split) <= SHORT_EPOCH * member.batch
+
+
+def kind_of(key: Hashable) -> str:
+    """A key as a name that is the same in every process."""
+    return hashlib.sha256(repr(key).encode()).hexdigest()
 
 
 def check_fleet(host: Host) -> Checked:
