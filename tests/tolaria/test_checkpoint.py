@@ -411,7 +411,7 @@ def test_an_edited_state_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "edit", [{"run": "other"}, {"step": 4}, {"version": 3}, {"version": None}, {"format": "x"}, {"files": []}, {"files": {}}, {"x": 1}]
+    "edit", [{"run": "other"}, {"step": 4}, {"version": 4}, {"version": None}, {"format": "x"}, {"files": []}, {"files": {}}, {"x": 1}]
 )
 def test_an_edited_manifest_is_noticed(tmp_path: Path, edit: dict[str, Any]) -> None:
     store = filled(tmp_path)
