@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 
 import esper
-from esper.tolaria.training import fleet
+from esper.tolaria.training import stackable
 from esper.tolaria.training.engine import ENGINES, FleetEngine
 from tests.simic.runs import CrashAfter
 
-fleet.SHORT_EPOCH = 0
+stackable.SHORT_EPOCH = 0
 ENGINES["fleet"] = partial(FleetEngine, spare=True)  # type: ignore[assignment]
 
 

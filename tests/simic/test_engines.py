@@ -24,7 +24,7 @@ from esper.simic.runs.ppo_config import PPORunConfig
 from esper.simic.runs.runner import resume, start
 from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.storage.runs import read_run, read_summary
-from esper.tolaria.training import fleet
+from esper.tolaria.training import stackable
 from esper.tolaria.training.config import TrainingConfig
 from esper.tolaria.training.engine import ENGINES, FleetEngine, choose
 from tests.simic.runs import MEMBER, Crash, CrashAfter, small
@@ -131,7 +131,7 @@ def test_environments_take_an_engine() -> None:
 @pytest.fixture
 def spare(monkeypatch: pytest.MonkeyPatch) -> tuple[Path]:
     """A plug-in that gives fleets room to spare; a process loads it once, and this one is to have them again without."""
-    monkeypatch.setattr(fleet, "SHORT_EPOCH", 0)
+    monkeypatch.setattr(stackable, "SHORT_EPOCH", 0)
     monkeypatch.setitem(ENGINES, "fleet", partial(FleetEngine, spare=True))
     return (Path(__file__).with_name("roomy.py"),)
 

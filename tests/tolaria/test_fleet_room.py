@@ -16,7 +16,7 @@ from esper.kasmina.stacking.room import Room, with_some_to_spare
 from esper.leyline.reports import Isolation
 from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.training import engine as engines
-from esper.tolaria.training import fleet as fleets
+from esper.tolaria.training import stackable
 from esper.tolaria.training.engine import FleetEngine, SerialEngine
 from esper.tolaria.training.host import Host
 from esper.tolaria.training.stackable import fleet_key, kind_of
@@ -57,7 +57,7 @@ SHADOW: dict[str, Any] = {"isolation": "shadow", "eval_batch": 2048}
 
 @settings(max_examples=3, phases=(Phase.explicit, Phase.reuse, Phase.generate))  # to shrink an example takes minutes
 @example(HOLES, 3, (2, 4), SHADOW, True, 0)
-@example(HOLES, 3, (2, 4), SHADOW, True, fleets.SHORT_EPOCH)
+@example(HOLES, 3, (2, 4), SHADOW, True, stackable.SHORT_EPOCH)
 @example(HOLES, 3, (2, 4), SHADOW, False, 0)
 @given(
     st.lists(st.lists(steps, min_size=2, max_size=EPOCHS), min_size=2, max_size=6),
@@ -65,7 +65,7 @@ SHADOW: dict[str, Any] = {"isolation": "shadow", "eval_batch": 2048}
     st.sampled_from([(2, 4), (3, 3)]),
     st.fixed_dictionaries({"isolation": st.sampled_from(get_args(Isolation)), "eval_batch": st.sampled_from([2048, 50])}),
     st.sampled_from([True, True, False]),
-    st.sampled_from([fleets.SHORT_EPOCH, 0]),
+    st.sampled_from([stackable.SHORT_EPOCH, 0]),
 )
 def test_saved_at_any_epoch_hosts_go_on_in_the_same_rows_bit_for_bit(
     plans: list[list[Step]], cut: int, widths: tuple[int, ...], training: dict[str, Any], spare: bool, short: int
@@ -79,7 +79,7 @@ def test_saved_at_any_epoch_hosts_go_on_in_the_same_rows_bit_for_bit(
         return [make_host(seed, config, **{**SLOW, "widths": each}) for seed, each in enumerate(own)]
 
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(fleets, "SHORT_EPOCH", short)
+        patch.setattr(stackable, "SHORT_EPOCH", short)
         check_that_it_goes_on(build, plans, spare, cut, CheckpointStore(Path(folder)))
 
 
@@ -113,7 +113,7 @@ def test_the_name_of_a_kind_is_that_of_what_it_stands_for() -> None:
 
 def test_a_fleet_that_was_forgotten_gets_its_room_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "FLEETS_KEPT", 1)
-    monkeypatch.setattr(fleets, "SHORT_EPOCH", 0)
+    monkeypatch.setattr(stackable, "SHORT_EPOCH", 0)
     hosts, engine, seen = [make_host(seed, **SLOW) for seed in range(6)], FleetEngine(spare=True), []
     pruned = Step(5, 5)
     for count, step in ((2, Step(1, 13)), (2, Step()), (6, pruned), (2, Step())):
