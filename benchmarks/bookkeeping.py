@@ -109,6 +109,10 @@ class Together:
         """The network that would be harvested from each host now, on a split, in order."""
         return SerialEngine().score(hosts, split)
 
+    def drain_notes(self) -> list[str]:
+        """It has no remarks."""
+        return []
+
 
 class Listener:
     """A sink, so that there are events; it keeps none."""

@@ -68,7 +68,7 @@ class PPORun:
         budgets, slots = self._sizes()
         self.explore = Exploration.for_budget(max(budgets))
         blueprints = len(policy.config.blueprints)
-        self.buffer = RolloutBuffer(config.hosts, max(budgets), slots, blueprints, exploration=self.explore, device=device)
+        self.buffer = RolloutBuffer(config.hosts, max(budgets), slots, blueprints, exploration=self.explore)
         self.round = self.hosts_begun = 0
         self.history: list[dict[str, float]] = []
         """The figures of each round, by their names in the manner of Stable-Baselines3."""
@@ -173,7 +173,7 @@ class PPORun:
         last = self.round + 1 == self.config.rounds
         self.environment.expect(dict(enumerate(self.examinees() if last else self._drawn(self.round + 1))))
         rollout = self.buffer.rollout()
-        figures = {**self.learner.update(rollout), **round_figures(played)}
+        figures = {**self.learner.update(rollout.to(self.policy.device)), **round_figures(played)}
         self.history.append({name: figures[name] for name in sorted(figures)})
         self.round += 1
         self.hub.emit(PolicyUpdated(update=self.round, metrics=self.history[-1]))
