@@ -196,11 +196,12 @@ class PPORun:
     def _drawn(self, number: int) -> list[Start]:
         """The hosts of a round: the pool in a new order each time it is used up."""
         size, hosts = len(self.pool), self.config.hosts
-        chosen = []
-        for place in range(number * hosts, (number + 1) * hosts):
-            order = torch.randperm(size, generator=torch.Generator().manual_seed(stream_seed("pool", self.config.seed, place // size)))
-            chosen.append(self.pool[int(order[place % size])])
-        return chosen
+        places = range(number * hosts, (number + 1) * hosts)
+        orders: dict[int, list[int]] = {}
+        for use in dict.fromkeys(place // size for place in places):
+            drawn = torch.Generator().manual_seed(stream_seed("pool", self.config.seed, use))
+            orders[use] = torch.randperm(size, generator=drawn).tolist()
+        return [self.pool[orders[place // size][place % size]] for place in places]
 
     # The examination
 
