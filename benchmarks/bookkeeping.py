@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import json
 import sys
 import time
@@ -109,6 +110,10 @@ class Together:
         """The network that would be harvested from each host now, on a split, in order."""
         return SerialEngine().score(hosts, split)
 
+    def drain_notes(self) -> list[str]:
+        """It has no remarks."""
+        return []
+
 
 class Listener:
     """A sink, so that there are events; it keeps none."""
@@ -176,6 +181,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # as esper train does
     made = making(arguments.hosts)
     rows = [measure(controller, arguments.hosts) for controller in arguments.controllers]
     print("ms per host    " + " ".join(f"{name:>10}" for name in made))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -212,6 +214,15 @@ def test_logits_of_zero_on_top_of_a_prior_are_the_prior(generator):
     plain = packed({head: torch.zeros_like(logits) for head, logits in some_logits(generator, 3).items()})
     distribution = ActionDistribution(replace(plain, op=plain.op + op, choices=0.0 * plain.choices + choices), batch)
     assert distribution.distance_from(prior_tables(Prior(), batch)).abs().max() < 1e-5
+
+
+def test_logits_of_the_prior_are_its_logarithms_for_every_set_of_legal_ops():
+    prior, sets = Prior(wait=0.8), list(product((False, True), repeat=len(Op)))
+    batch = ObservationBatch.padding((len(sets),), SLOTS, BLUEPRINTS)
+    batch.op_mask.copy_(torch.tensor(sets))
+    op, _ = prior_logits(prior, batch)
+    expected = np.log(np.maximum(prior.probabilities(Head.OP, np.array(sets)), 1e-9))
+    assert torch.equal(op, torch.from_numpy(expected).float())
 
 
 @given(seeds)

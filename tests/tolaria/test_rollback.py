@@ -246,3 +246,15 @@ def test_a_saved_host_rolls_back_as_the_original_would() -> None:
     assert facts(train_epoch(host)) == facts(train_epoch(other))
     assert host.end_epoch() == other.end_epoch()
     assert bits(host.state()) == bits(other.state())
+
+
+def test_the_snapshot_of_a_new_host_is_the_host_as_it_is():
+    host = make_host(0)
+    taken = host._snapshot()
+    assert host.snapshot.epoch == taken.epoch == 0
+    assert host.snapshot.governor == taken.governor
+    assert host.snapshot.momentum == taken.momentum == {}
+    assert host.snapshot.tensors.keys() == taken.tensors.keys()
+    for name, value in host.snapshot.tensors.items():
+        assert torch.equal(value, taken.tensors[name])
+        assert value.data_ptr() != host.model.state_dict()[name].data_ptr(), "a copy"

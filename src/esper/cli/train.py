@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import shlex
 from collections.abc import Callable
@@ -178,6 +179,9 @@ def _report(run: Callable[..., dict[str, Any]], arguments: argparse.Namespace) -
     """Run under a display and say what came out."""
     from esper.cli.display import make_display
 
+    # What is loaded by now stays; collections that look through all of torch take longer than what else is done for an epoch.
+    gc.collect()
+    gc.freeze()
     display = make_display(arguments.quiet, arguments.show_reward_components)
     summary = run(sinks=[display, *arguments.sinks], progress=display.progress, telemetry=arguments.telemetry)
     printers = {"examination": print_learning, "study": print_study}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
+from esper.leyline.travel import travels
+
 
 class Op(IntEnum):
     """The first head: what to do."""
@@ -75,6 +77,7 @@ def matters(head: Head, op: Op) -> bool:
     return head in HEADS_FOR_OP[op]
 
 
+@travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """One decision of a controller. Fields that do not matter for `op` keep their defaults and are ignored."""

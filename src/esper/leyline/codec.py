@@ -226,10 +226,12 @@ _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 def _recorded(inner: Codec) -> Codec:
     """Floats with words for those that JSON has not; digits that no float can hold are damage."""
     finite = _limited(inner, math.isfinite, "a number that a float can hold")
+
+    def write(value: Any) -> Any:
+        return value if type(value) is float and math.isfinite(value) else number(inner.write(value))
+
     return replace(
-        inner,
-        read=lambda plain: _WORDS[plain] if isinstance(plain, str) and plain in _WORDS else finite.read(plain),
-        write=lambda value: number(value if type(value) is float else inner.write(value)),
+        inner, read=lambda plain: _WORDS[plain] if isinstance(plain, str) and plain in _WORDS else finite.read(plain), write=write
     )
 
 
@@ -311,7 +313,15 @@ def _union(kind: Any, dialect: Dialect) -> Codec:
         except KeyError:
             raise wrong(words, value) from None
 
-    return Codec(words, forms, lambda plain: member(plain).read(plain), lambda value: member(value).write(value), optional)
+    def write(value: Any) -> Any:
+        writer = writers.get(type(value))
+        if writer is None:
+            writer = writers[type(value)] = member(value).write
+        return writer(value)
+
+    writers: dict[type, Callable[[Any], Any]] = {}
+    """By class, which says the form."""
+    return Codec(words, forms, lambda plain: member(plain).read(plain), write, optional)
 
 
 def _nothing(dialect: Dialect) -> Codec:
@@ -350,7 +360,10 @@ def _tuple(kinds: tuple[Any, ...], dialect: Dialect) -> Codec:
 
     def write(value: Any) -> Any:
         each = check(value, tuple, "a tuple")
-        return [inside(index, codec.write, item) for index, (codec, item) in enumerate(zip(each, value, strict=True))]
+        try:
+            return [codec.write(item) for codec, item in zip(each, value, strict=True)]
+        except Mismatch:
+            return [inside(index, codec.write, item) for index, (codec, item) in enumerate(zip(each, value, strict=True))]
 
     return Codec(f"a list{many}", frozenset({"array"}), read, write)
 
@@ -361,7 +374,10 @@ def _table(item: Codec) -> Codec:
     def each(table: Any, function: Callable[[Any], Any]) -> dict[str, Any]:
         if not isinstance(table, Mapping) or not all(isinstance(key, str) for key in table):
             raise wrong("a table", table)
-        return {key: inside(key, function, value) for key, value in table.items()}
+        try:
+            return {key: function(value) for key, value in table.items()}
+        except Mismatch:
+            return {key: inside(key, function, value) for key, value in table.items()}
 
     return Codec("a table", frozenset({"table"}), lambda plain: each(plain, item.read), lambda value: each(value, item.write))
 
@@ -390,9 +406,14 @@ def _tagged(kinds: Mapping[str, type], dialect: Dialect) -> Codec:
             raise wrong("a kind and its data", plain)
         return inside(plain["kind"], member(plain["kind"]).read, plain["data"])
 
+    known: dict[type, tuple[str, Codec]] = {}
+
     def write(value: Any) -> Any:
-        kind = next((kind for kind, cls in kinds.items() if cls is type(value)), type(value).__name__)
-        return {"kind": kind, "data": inside(kind, member(kind).write, value)}
+        if (cls := type(value)) not in known:
+            kind = next((kind for kind, each in kinds.items() if each is cls), cls.__name__)
+            known[cls] = kind, member(kind)
+        kind, codec = known[cls]
+        return {"kind": kind, "data": inside(kind, codec.write, value)}
 
     return Codec("a kind and its data", frozenset({"table"}), read, write)
 
@@ -406,6 +427,7 @@ def _record(cls: type[DataclassInstance], dialect: Dialect) -> Codec:
         except TypeError as error:
             raise TypeError(f"{cls.__name__}.{name}: {error}") from None
     settings = dialect is Dialect.SETTINGS
+    writers = tuple((name, codec.write) for name, codec in codecs.items())
     defaults = {field.name: field.default for field in fields(cls) if (field.default, field.default_factory) != (MISSING, MISSING)}
 
     def read(plain: Any) -> Any:
@@ -430,7 +452,10 @@ def _record(cls: type[DataclassInstance], dialect: Dialect) -> Codec:
         if type(value) is not cls:
             raise wrong(f"a {cls.__name__}", value)
         if not settings:
-            return {name: inside(name, codec.write, getattr(value, name)) for name, codec in codecs.items()}
+            try:
+                return {name: write(getattr(value, name)) for name, write in writers}
+            except Mismatch:  # once more, to say where: a step of a path for every value would be most of the work
+                return {name: inside(name, write, getattr(value, name)) for name, write in writers}
         for name, item in (items := shallow(value)).items():
             if item is None and name in defaults and defaults[name] is not None:
                 raise Mismatch("", " is None, which TOML says by leaving the key out, and that means its default", name)

@@ -21,6 +21,7 @@ from esper.leyline.codec import Dialect, Mismatch, Tagged, codec_of
 from esper.leyline.errors import EventError
 from esper.leyline.reports import Gate
 from esper.leyline.stages import Stage
+from esper.leyline.travel import travels
 
 EVENT_VERSION = 3
 """Goes up by one with every change to the events below that an older reader would not understand."""
@@ -49,7 +50,7 @@ E = TypeVar("E", bound=Event)
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def event_type(cls: type[E]) -> type[E]:
     """Make a subclass of Event a frozen, slotted, keyword-only dataclass that is known by its kind."""
-    made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+    made = travels(dataclass(frozen=True, slots=True, kw_only=True)(cls))
     if made.kind() in EVENT_TYPES:
         raise ValueError(f"there is already an event of kind {made.kind()!r}")
     EVENT_TYPES[made.kind()] = made

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from esper.leyline.actions import Style
 from esper.leyline.config import Range, check_ranges
 from esper.leyline.stages import Stage
+from esper.leyline.travel import travels
 
 
 class Topology(StrEnum):
@@ -44,6 +45,7 @@ GATE_BEFORE: dict[Gate, Stage] = {
 """The stage that each gate guards."""
 
 
+@travels
 @dataclass(frozen=True, slots=True)
 class GateVerdict:
     """What a gate said. `reasons` are the failures in words and numbers; empty when it passed."""
@@ -57,6 +59,7 @@ class GateVerdict:
         return f"{self.gate} passed" if self.passed else f"{self.gate} refused: " + "; ".join(self.reasons)
 
 
+@travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientStats:
     """Gradients of one group of parameters over an epoch: means over its steps, and the largest norm."""
@@ -119,6 +122,7 @@ class SeedRecord:
     """Of the trial contribution: its standard error, and what it is in nats of val loss."""
 
 
+@travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedReport(SeedRecord):
     """All that is known about the seed of one slot; what gates judge and controllers see."""
@@ -186,6 +190,7 @@ class LifecycleConfig:
         check_ranges(self)
 
 
+@travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochReport:
     """One host after one epoch: what controllers, telemetry and rewards are given. Accuracies are in points, 0 to 100."""

@@ -71,7 +71,8 @@ class Hub:
             if self._journal is not None:
                 self._journal.write(envelope)
             self._seq += 1
-        self._each("write", lambda sink: sink.write(envelope))
+        if self._sinks:
+            self._each("write", lambda sink: sink.write(envelope))
 
     def flush(self, fsync: bool = False) -> None:
         """Pass on what the sinks hold back; to be called at the end of each epoch. `fsync` brings the journal down to the disk."""

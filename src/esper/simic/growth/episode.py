@@ -72,10 +72,12 @@ class Episode:
 
 # Reports and decisions as events
 
+_OPS = tuple(op.name for op in Op)
+
 
 def decided(decision: Decision, observation: Observation) -> Decided:
     """A decision, and what could have been decided instead."""
-    legal = tuple(op.name for op, legal in zip(Op, observation.masks.ops(), strict=True) if legal)
+    legal = tuple([name for name, legal in zip(_OPS, observation.masks.ops().tolist(), strict=True) if legal])
     return Decided(decision=decision, legal=legal)
 
 

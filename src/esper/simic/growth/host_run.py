@@ -11,6 +11,7 @@ from esper.leyline.codec import from_plain, to_plain
 from esper.leyline.errors import CheckpointError
 from esper.leyline.events import Event, HostFinished, HostStarted
 from esper.leyline.reports import EpochReport
+from esper.leyline.travel import travels
 from esper.simic.growth.episode import Episode, Step
 from esper.simic.rewards import FinalScore, RewardConfig, RewardInput, RewardStep, RewardTracker, Twin
 from esper.tamiyo import Observation, Rules
@@ -19,6 +20,7 @@ from esper.tolaria.training.host import Host
 from esper.tolaria.training.validation import Score
 
 
+@travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
     """What an epoch of a host brought."""
@@ -30,6 +32,7 @@ class Trained:
     """What happened to the seeds while it was trained and measured: a rollback, a seed that broke. And remarks on how it was trained."""
 
 
+@travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acted:
     """What a decision did."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import multiprocessing as mp
 import signal
 import traceback
@@ -240,6 +241,7 @@ def _serve(pipe: Connection, config: GrowthConfig) -> None:
         try:
             if worker is None:
                 worker = _Worker(config)
+                gc.freeze()  # the 300,000 objects of torch stay: to look at them in every collection would make all the others wait
             pipe.send(("answer", getattr(worker, method)(*arguments)))
             if method in ("begin", "act"):
                 worker.train_ahead()

@@ -66,7 +66,7 @@ def agreement(policy: Policy, dataset: EpisodeDataset, gamma: float) -> dict[str
         "accuracy/decision": float(mean_of((same | ~scores.matters).all(dim=-1).float(), weight)),
         "accuracy/acts": float(mean_of(same[..., 0].float(), acted)),
         "waiting": float(mean_of((dataset.actions[..., 0] == Op.WAIT).float(), weight)),
-        "explained_variance": explained_variance(value, dataset.returns(gamma), dataset.weight),
+        "explained_variance": float(explained_variance(value, dataset.returns(gamma), dataset.weight)),
     }
     given = distribution.likeliest(dataset.actions) == dataset.actions
     for column, head in enumerate(HEADS):

@@ -5,7 +5,7 @@ What is not finite is a FloatingPointError here; whoever knows which update or e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,13 +27,15 @@ def minimise(optimizer: torch.optim.Optimizer, loss: Tensor, max_norm: float) ->
 
 def clipped_step(optimizer: torch.optim.Optimizer, norms: Sequence[Tensor], max_norm: float) -> None:
     """One step with the gradients that the parameters have; `norms` holds that of each group's gradient, and none is stepped by more."""
+    check_finite({f"the gradient of the {group['name']}": norm for group, norm in zip(optimizer.param_groups, norms, strict=True)})
     for group, norm in zip(optimizer.param_groups, norms, strict=True):
-        check_finite(f"the gradient of the {group['name']}", norm)
         nn.utils.clip_grads_with_norm_(group["params"], max_norm, norm)
     optimizer.step()
 
 
-def check_finite(what: str, values: Tensor) -> None:
-    """Raise FloatingPointError unless all values, of any shape, are finite."""
-    if not torch.isfinite(values).all():
-        raise FloatingPointError(f"{what} is not finite")
+def check_finite(values: Mapping[str, Tensor]) -> None:
+    """Raise FloatingPointError unless all values, of any shape, by what they are called, are finite. A device is waited for once."""
+    finite = torch.stack([torch.isfinite(each).all() for each in values.values()]).tolist()
+    for what, fine in zip(values, finite, strict=True):
+        if not fine:
+            raise FloatingPointError(f"{what} is not finite")

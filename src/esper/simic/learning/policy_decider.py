@@ -46,11 +46,11 @@ class PolicyDecider:
     def decide(self, seen: Mapping[int, Observation]) -> dict[int, Decision]:
         """One action for each host, from one batch."""
         places, blueprints = list(seen), self.policy.config.blueprints
-        batch = ObservationBatch.from_observations(list(seen.values()), blueprints, self.policy.device)
+        batch = ObservationBatch.from_observations(list(seen.values()), blueprints)
         chance = None if self.deterministic else uniforms(self.seed, places, self.step)
         index = torch.tensor(places, device=self.policy.device)
         try:
-            acted = self.policy.act(batch, self.state[index], chance, self.explore)
+            acted = self.policy.act(batch.to(self.policy.device), self.state[index], chance, self.explore)
         except FloatingPointError as error:
             raise LearningError(f"{error} at step {self.step + 1}; go on from a checkpoint before, with a lower learning rate") from error
         self.state = _updated(self.state, index, acted.state)

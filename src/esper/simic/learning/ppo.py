@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -116,7 +117,13 @@ class PPOBatch:
 
 def _weighted(figures: Tensor, weights: EntropyMultipliers | PriorStrength) -> Tensor:
     """[...]: the sum over the heads of figures [..., 8], each by its head's weight."""
-    return figures @ figures.new_tensor([getattr(weights, head.value) for head in HEADS])
+    return figures @ _by_head(weights, figures.device)
+
+
+@cache  # as every minibatch asks for the same, and a device is slow to be given them
+def _by_head(weights: EntropyMultipliers | PriorStrength, device: torch.device) -> Tensor:
+    """float64 [8]: the weight of each head."""
+    return torch.tensor([getattr(weights, head.value) for head in HEADS], dtype=torch.float64, device=device)
 
 
 class Gradients:
@@ -133,7 +140,8 @@ class Gradients:
     def measure(self, tally: Tally) -> list[Tensor]:
         """The norms of the actor's and the critic's gradient, scalars; those of the parts go to the tally."""
         zero = self.parameters[0].new_zeros(())
-        norms = [zero if each.grad is None else torch.linalg.vector_norm(each.grad) for each in self.parameters]
+        found = iter(torch._foreach_norm([each.grad for each in self.parameters if each.grad is not None]))
+        norms = [zero if each.grad is None else next(found) for each in self.parameters]
         squares = zero.expand(len(self.parts)).index_add(0, self.owner, torch.stack(norms).square())
         tally["gradient_norm"].append(squares.sqrt())
         # Chosen, not multiplied by 0: what is not finite in one network says nothing of the other.
@@ -168,8 +176,8 @@ class Learner:
         return metrics
 
     def _update(self, rollout: Rollout) -> dict[str, float]:
-        for what, figures in (("reward", rollout.reward), ("value", rollout.value), ("log-probability", rollout.log_prob)):
-            check_finite(f"a {what} of the round", figures)
+        figures = {"reward": rollout.reward, "value": rollout.value, "log-probability": rollout.log_prob}
+        check_finite({f"a {what} of the round": values for what, values in figures.items()})
         policy, config = self.policy, self.config
         before, value_before = self._replay(rollout), self._values(rollout)
         advantage = rollout.advantages(config.gamma, config.gae_lambda)
@@ -195,12 +203,13 @@ class Learner:
             if moving:
                 epochs += 1
                 after = self._replay(rollout)
-                kl = mean_of(after.divergence(before).sum(dim=-1), rollout.weight)
-                check_finite("the KL divergence from the policy before", kl)
+                kl = float(mean_of(after.divergence(before).sum(dim=-1), rollout.weight))
+                if not math.isfinite(kl):
+                    raise FloatingPointError("the KL divergence from the policy before is not finite")
                 # This ends the policy's epochs; the critic shares nothing with it, and goes on.
-                moving = config.target_kl == 0 or bool(kl <= KL_STOP * config.target_kl)
+                moving = config.target_kl == 0 or kl <= KL_STOP * config.target_kl
         value_after = self._values(rollout)
-        check_finite("a value after the update", value_after)
+        check_finite({"a value after the update": value_after})
         first_error = tally.pop("ratio_error")[0]
         found: Figures = {
             "n_updates": self.updates + 1,
@@ -208,8 +217,8 @@ class Learner:
             "learning_rate": rate,
             "entropy_coefficient": entropy_coefficient,
             "clip_range": config.clip_range,
-            "ep_rew_mean": float((rollout.reward * rollout.weight).sum(dim=1).mean()),
-            "ep_len_mean": float(rollout.lengths().mean()),
+            "ep_rew_mean": (rollout.reward * rollout.weight).sum(dim=1).mean(),
+            "ep_len_mean": rollout.lengths().mean(),
             **loss_figures(tally, entropy_coefficient, self.gradients.parts),
             **policy_figures(rollout, before, after, config.clip_range, first_error),
             **critic_figures(rollout, advantage, value_before, value_after),

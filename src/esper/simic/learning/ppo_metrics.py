@@ -29,18 +29,23 @@ Tally = defaultdict[str, list[Tensor]]
 """What each of the optimiser's steps has to report, by name. It stays on the device until the end."""
 
 
-Figures = dict[str, float | dict[str, float]]
+Figure = float | Tensor
+"""A number, or a scalar on the device: each that is read by itself would be waited for, so that `flat` reads all together."""
+
+Figures = dict[str, Figure | dict[str, Figure]]
 """What there is to say of an update, by name; figures of each head, op or part of the policy are a dict."""
 
 
 def flat(figures: Figures) -> dict[str, float]:
     """Every figure that has a meaning, by its full name in the manner of Stable-Baselines3: `train/approx_kl`, `train/entropy/tempo`,
     and `rollout/ep_rew_mean` for what is about the round itself."""
-    named: dict[str, float] = {}
+    named: dict[str, Figure] = {}
     for name, value in figures.items():
         full = f"rollout/{name}" if name.startswith("ep_") else f"train/{name}"
-        named |= {f"{full}/{key}": float(item) for key, item in value.items()} if isinstance(value, dict) else {full: float(value)}
-    return {name: value for name, value in named.items() if not math.isnan(value)}
+        named |= {f"{full}/{key}": item for key, item in value.items()} if isinstance(value, dict) else {full: value}
+    read = iter(torch.stack([value.double() for value in named.values() if isinstance(value, Tensor)]).tolist())
+    numbers = {name: next(read) if isinstance(value, Tensor) else float(value) for name, value in named.items()}
+    return {name: value for name, value in numbers.items() if not math.isnan(value)}
 
 
 def loss_figures(tally: Tally, entropy_coefficient: float, parts: Iterable[str]) -> Figures:
@@ -49,12 +54,11 @@ def loss_figures(tally: Tally, entropy_coefficient: float, parts: Iterable[str])
     loss: all losses together, as the optimiser saw them. entropy_loss: minus the entropy, each head by its multiplier, before the
     coefficient. prior_loss: KL(prior || policy), each head by its strength. gradient_norm: of each part of the policy, before clipping.
     """
-    means = {name: sum(values[1:], values[0]) / len(values) for name, values in tally.items()}
-    norms = dict(zip(parts, means.pop("gradient_norm").tolist(), strict=True))
-    figures = {name: float(mean) for name, mean in means.items()}
-    entropy = entropy_coefficient * figures["entropy_loss"]
-    loss = figures["policy_gradient_loss"] + entropy + figures["prior_loss"] + figures["value_loss"]
-    return {**figures, "loss": loss, "gradient_norm": norms}
+    means = {name: (sum(values[1:], values[0]) / len(values)).double() for name, values in tally.items()}
+    norms: dict[str, Figure] = dict(zip(parts, means.pop("gradient_norm"), strict=True))
+    entropy = entropy_coefficient * means["entropy_loss"]
+    loss = means["policy_gradient_loss"] + entropy + means["prior_loss"] + means["value_loss"]
+    return {**means, "loss": loss, "gradient_norm": norms}
 
 
 def policy_figures(
@@ -80,12 +84,12 @@ def policy_figures(
     return {
         "kl": sum(kl_by_head.values()),
         "kl_by_head": kl_by_head,
-        "approx_kl": float(mean_of(estimated_kl(log_ratio), weight)),
-        "clip_fraction": float(mean_of((log_ratio.expm1().abs() > clip_range).float(), weight)),
-        "ratio_error": float(torch.maximum(first_error, ((scores.log_prob - rollout.log_prob).expm1().abs() * weight).max())),
+        "approx_kl": mean_of(estimated_kl(log_ratio), weight),
+        "clip_fraction": mean_of((log_ratio.expm1().abs() > clip_range).float(), weight),
+        "ratio_error": torch.maximum(first_error, ((scores.log_prob - rollout.log_prob).expm1().abs() * weight).max()),
         "entropy": by_head(scores.normalised_entropies, (scores.legal > 1) * steps),
         "mattered": by_head(scores.matters.float(), steps),
-        "op_probability": {op.name.lower(): float(mean_of(probabilities[..., op], op_mask[..., op] * weight)) for op in Op},
+        "op_probability": {op.name.lower(): mean_of(probabilities[..., op], op_mask[..., op] * weight) for op in Op},
         "logit_gap": by_head(gaps, could_matter * steps),
     }
 
@@ -111,10 +115,10 @@ def critic_figures(rollout: Rollout, advantage: Tensor, value_before: Tensor, va
     }
 
 
-def by_head(values: Tensor, weight: Tensor) -> dict[str, float]:
+def by_head(values: Tensor, weight: Tensor) -> dict[str, Figure]:
     """Mean over the steps of each head's values [..., 8], by weight [..., 8], or [..., 1] for the same in all heads."""
     weight = weight.expand_as(values)
-    return {head.value: float(mean_of(values[..., i], weight[..., i])) for i, head in enumerate(HEADS)}
+    return {head.value: mean_of(values[..., i], weight[..., i]) for i, head in enumerate(HEADS)}
 
 
 def estimated_kl(log_ratio: Tensor) -> Tensor:
@@ -127,27 +131,27 @@ def mean_of(values: Tensor, weight: Tensor) -> Tensor:
     return (values * weight).sum() / weight.sum()
 
 
-def explained_variance(predicted: Tensor, returns: Tensor, weight: Tensor) -> float:
-    """1 - Var(returns - predicted) / Var(returns): 1 is perfect, 0 is a constant. NaN when all returns are the same."""
+def explained_variance(predicted: Tensor, returns: Tensor, weight: Tensor) -> Tensor:
+    """Scalar: 1 - Var(returns - predicted) / Var(returns): 1 is perfect, 0 is a constant. NaN when all returns are the same."""
     variance = _variance(returns, weight)
-    return float(1.0 - _variance(returns - predicted, weight) / variance) if variance > 0.0 else math.nan
+    return torch.where(variance > 0.0, 1.0 - _variance(returns - predicted, weight) / variance, math.nan)
 
 
-def moments(values: Tensor, weight: Tensor) -> dict[str, float]:
+def moments(values: Tensor, weight: Tensor) -> dict[str, Tensor]:
     """Mean, standard deviation, skew, excess kurtosis and share above 0."""
     values, weight = values.double(), weight.double()
     mean, std = mean_of(values, weight), _variance(values, weight).sqrt()
-    standard = (values - mean) / std if std > 0.0 else torch.full_like(values, math.nan)
+    standard = torch.where(std > 0.0, (values - mean) / std, math.nan)
     return {
-        "mean": float(mean),
-        "std": float(std),
-        "skew": float(mean_of(standard**3, weight)),
-        "kurtosis": float(mean_of(standard**4, weight)) - 3.0,
-        "positive": float(mean_of((values > 0).double(), weight)),
+        "mean": mean,
+        "std": std,
+        "skew": mean_of(standard**3, weight),
+        "kurtosis": mean_of(standard**4, weight) - 3.0,
+        "positive": mean_of((values > 0).double(), weight),
     }
 
 
-def regression_ceiling(rollout: Rollout, returns: Tensor) -> float:
+def regression_ceiling(rollout: Rollout, returns: Tensor) -> Figure:
     """Explained variance of a ridge regression of the returns on what is seen, each part of the hosts predicted from the others.
 
     Of several strengths the best, since how much there is to be seen differs from round to round. A critic far below it has not learned
@@ -163,7 +167,7 @@ def regression_ceiling(rollout: Rollout, returns: Tensor) -> float:
     for left_out in range(folds):
         known, unseen = fold != left_out, fold == left_out
         predicted[:, unseen] = _ridge(features[known], returns[known], weight[known], features[unseen])
-    return max(explained_variance(each, returns, weight) for each in predicted)
+    return torch.stack([explained_variance(each, returns, weight) for each in predicted]).max()
 
 
 def _features(batch: ObservationBatch) -> Tensor:

@@ -7,7 +7,7 @@ weight 0, so that it can go through the same code as any other and counts for no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -48,28 +48,27 @@ class Rollout:
         """[hosts, steps]: generalised advantage estimates; 0 in padding. With `value` added they are the critic's targets."""
         return gae(self.reward, self.value, self.weight, gamma, gae_lambda)
 
+    def to(self, device: torch.device) -> Rollout:
+        """The same round on another device."""
+        names = ("observations", "actions", "log_prob", "value", "reward", "weight")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
 
 class RolloutBuffer:
-    """Room for one round: `hosts` episodes of at most `steps` steps, on hosts with at most `slots` slots."""
+    """Room for one round: `hosts` episodes of at most `steps` steps, on hosts with at most `slots` slots.
 
-    def __init__(
-        self,
-        hosts: int,
-        steps: int,
-        slots: int,
-        blueprints: int,
-        *,
-        exploration: Exploration | None = None,
-        device: torch.device | str = "cpu",
-    ) -> None:
+    In CPU memory, where observations and rewards come from and decisions go to: filling it waits for no device.
+    """
+
+    def __init__(self, hosts: int, steps: int, slots: int, blueprints: int, *, exploration: Exploration | None = None) -> None:
         if min(hosts, steps, blueprints) < 1 or slots < 0:
             raise ValueError(f"a buffer needs hosts, steps and blueprints; found {hosts}, {steps}, {blueprints} and {slots} slots")
         self.hosts, self.steps, self.exploration = hosts, steps, exploration
-        self.observations = ObservationBatch.padding((hosts, steps), max(1, slots), blueprints, device)
-        self._fresh = ObservationBatch.padding((1, 1), max(1, slots), blueprints, device)
+        self.observations = ObservationBatch.padding((hosts, steps), max(1, slots), blueprints)
+        self._fresh = ObservationBatch.padding((1, 1), max(1, slots), blueprints)
 
         def zeros(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros(hosts, steps, *size, dtype=dtype, device=device)
+            return torch.zeros(hosts, steps, *size, dtype=dtype)
 
         self.actions = zeros(len(HEADS), dtype=torch.int64)
         self.log_prob, self.value, self.reward, self.weight = zeros(dtype=torch.float64), zeros(), zeros(), zeros()
@@ -133,7 +132,7 @@ class RolloutBuffer:
     def _rows(self, hosts: Sequence[int], step: int) -> Tensor:
         if not 0 <= step < self.steps or not all(0 <= host < self.hosts for host in hosts):
             raise ValueError(f"step {step} of hosts {list(hosts)} does not fit: the buffer has {self.hosts} hosts and {self.steps} steps")
-        return torch.tensor(list(hosts), dtype=torch.int64, device=self.weight.device)
+        return torch.tensor(list(hosts), dtype=torch.int64)
 
     def _tensors(self) -> list[Tensor]:
         own = (self.actions, self.log_prob, self.value, self.reward, self.weight, self.judged, self.terminated)

@@ -9,6 +9,7 @@ from esper.leyline.actions import Decision
 from esper.leyline.config import NonNegativeInt, Range, check_ranges
 from esper.leyline.events import Event
 from esper.leyline.reports import EpochReport
+from esper.leyline.travel import travels
 
 Mode = Literal["shaped", "simplified", "sparse", "loss"]
 Weight = Annotated[float, Range(0.0, 10.0)]
@@ -119,6 +120,7 @@ class RewardInput:
     """After the last epoch, what the harvested network scores; else None."""
 
 
+@travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardStep:
     """The reward for one decision, and the parts that it is the sum of."""

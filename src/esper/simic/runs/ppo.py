@@ -68,7 +68,7 @@ class PPORun:
         budgets, slots = self._sizes()
         self.explore = Exploration.for_budget(max(budgets))
         blueprints = len(policy.config.blueprints)
-        self.buffer = RolloutBuffer(config.hosts, max(budgets), slots, blueprints, exploration=self.explore, device=device)
+        self.buffer = RolloutBuffer(config.hosts, max(budgets), slots, blueprints, exploration=self.explore)
         self.round = self.hosts_begun = 0
         self.history: list[dict[str, float]] = []
         """The figures of each round, by their names in the manner of Stable-Baselines3."""
@@ -177,7 +177,7 @@ class PPORun:
         last = self.round + 1 == self.config.rounds
         self.environment.expect(dict(enumerate(self.examinees() if last else self._drawn(self.round + 1))))
         rollout = self.buffer.rollout()
-        figures = {**self.learner.update(rollout), **round_figures(played)}
+        figures = {**self.learner.update(rollout.to(self.policy.device)), **round_figures(played)}
         self.history.append({name: figures[name] for name in sorted(figures)})
         self.round += 1
         self.hub.emit(PolicyUpdated(update=self.round, metrics=self.history[-1]))
@@ -200,11 +200,12 @@ class PPORun:
     def _drawn(self, number: int) -> list[Start]:
         """The hosts of a round: the pool in a new order each time it is used up."""
         size, hosts = len(self.pool), self.config.hosts
-        chosen = []
-        for place in range(number * hosts, (number + 1) * hosts):
-            order = torch.randperm(size, generator=torch.Generator().manual_seed(stream_seed("pool", self.config.seed, place // size)))
-            chosen.append(self.pool[int(order[place % size])])
-        return chosen
+        places = range(number * hosts, (number + 1) * hosts)
+        orders: dict[int, list[int]] = {}
+        for use in dict.fromkeys(place // size for place in places):
+            drawn = torch.Generator().manual_seed(stream_seed("pool", self.config.seed, use))
+            orders[use] = torch.randperm(size, generator=drawn).tolist()
+        return [self.pool[orders[place // size][place % size]] for place in places]
 
     # The examination
 

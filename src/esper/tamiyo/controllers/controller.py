@@ -76,4 +76,6 @@ def make(name: str, config: DataclassInstance | Mapping[str, object] | None = No
 
 def random_stream(name: str, *numbers: int) -> np.random.Generator:
     """The random numbers for one decision: the same for the same arguments, and independent of those for any others."""
-    return np.random.default_rng([*numbers, *name.encode()])
+    entropy = [*numbers, *name.encode()]
+    # An array of words means the same to numpy as a list of small numbers, and takes half the time.
+    return np.random.default_rng(np.array(entropy, dtype=np.uint32) if max(entropy) < 1 << 32 else entropy)

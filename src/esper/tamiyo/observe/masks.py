@@ -57,6 +57,11 @@ HEAD_VALUES: dict[Head, tuple[Any, ...]] = {
 }
 """Values of the heads that are the same for every host, in the order of their indices."""
 
+_READ: dict[Op, tuple[tuple[int, Head], ...]] = {
+    op: tuple((place, head) for place, head in enumerate(Head) if matters(head, op)) for op in Op
+}
+"""The heads that matter for each op, with their places in an action."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
@@ -168,9 +173,7 @@ class Masks:
 
     def decision(self, indices: Sequence[int]) -> Decision:
         """The decision with these indices, one for each head in order; those of heads that do not matter are not read."""
-        op = Op(indices[0])
-        chosen = {head.value: self.choices(head)[i] for head, i in zip(Head, indices, strict=True) if matters(head, op)}
-        return Decision(**chosen)
+        return Decision(**{head.value: self.choices(head)[indices[place]] for place, head in _READ[Op(indices[0])]})
 
     def indices(self, decision: Decision) -> tuple[int, ...]:
         """One index for each head in order; `idle` for those that do not matter. Raises as `check` does for an unknown value."""

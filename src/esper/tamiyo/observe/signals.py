@@ -27,6 +27,7 @@ from esper.leyline.observation import (
 )
 from esper.leyline.reports import EpochReport, LifecycleConfig, SeedReport
 from esper.leyline.stages import BLENDED, OCCUPIED, Stage
+from esper.leyline.travel import travels
 from esper.tamiyo.observe.masks import Blueprints, BoolArray, Masks, Rules, blueprint_names
 from esper.tamiyo.observe.trend import slope, trend
 
@@ -53,6 +54,7 @@ Costs = Mapping[str, Mapping[str, int]]
 """Parameters that each blueprint would add at each slot: costs["r0c1"]["conv_light"]. Counted by the body."""
 
 
+@travels
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Observation:
     """One host after one epoch, as a controller sees it. Arrays are read-only; H, S, F, B: host fields, slots, slot fields, blueprints."""

@@ -328,13 +328,20 @@ def _tables(device: torch.device) -> _Tables:
 def _choice_mask(blueprint_mask: Tensor, width: int) -> Tensor:
     """bool [..., S, P, K]: the legal values of each pair in each slot, from what can grow there [..., S, B]."""
     blueprints = blueprint_mask.shape[-1]
-    columns = torch.arange(width, device=blueprint_mask.device)
-    own = torch.stack([columns < choice_size(head, blueprints) for head, _ in HEAD_OP_PAIRS])
+    own = _own_values(blueprints, width, blueprint_mask.device)
     mask = own.expand(*blueprint_mask.shape[:-1], *own.shape).clone()
     for place, (head, _) in enumerate(HEAD_OP_PAIRS):
         if head is Head.BLUEPRINT:
             mask[..., place, :blueprints] = blueprint_mask
     return mask
+
+
+@cache
+def _own_values(blueprints: int, width: int, device: torch.device) -> Tensor:
+    """bool [P, K]: the values that the head of each pair has at all; the rest is padding."""
+    with torch.inference_mode(False):  # as the tables
+        columns = torch.arange(width, device=device)
+        return torch.stack([columns < choice_size(head, blueprints) for head, _ in HEAD_OP_PAIRS])
 
 
 def _inverse_cdf(log_p: Tensor, uniform: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ class PolicyState:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Acted:
-    """The decisions of a batch of hosts."""
+    """The decisions of a batch of hosts, in CPU memory; what is remembered stays on the policy's device."""
 
     actions: Tensor
     """int64 [hosts, 8]: an index for each head; that of `Masks.idle` where it does not matter."""
@@ -126,9 +126,16 @@ class Policy(nn.Module):
         actions, distribution, actor = self.choose(batch, state.actor, uniforms, explore)
         value, critic = self.value(batch, state.critic)
         log_prob = distribution.score(actions).log_prob
-        if not torch.isfinite(log_prob.sum() + value.sum()):
+        # Read together, so that a device is waited for once: [hosts, 8 + 2], in double precision, which holds all three as they are.
+        found = torch.cat([actions.double(), log_prob.unsqueeze(-1), value.double().unsqueeze(-1)], dim=-1).cpu()
+        if not torch.isfinite(found).all():
             raise FloatingPointError("a log-probability or value that the policy gives is not finite")
-        return Acted(actions=actions, log_prob=log_prob, value=value, state=PolicyState(actor=actor, critic=critic))
+        return Acted(
+            actions=found[:, :-2].long(),
+            log_prob=found[:, -2],
+            value=found[:, -1].to(value.dtype),
+            state=PolicyState(actor=actor, critic=critic),
+        )
 
     def _logits(self, features: Tensor, slots: Tensor, batch: ObservationBatch) -> HeadLogits:
         """The heads' logits on top of the prior's log-probabilities, from features [..., hidden] and those of the slots [..., S, W]."""

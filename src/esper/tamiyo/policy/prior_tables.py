@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import product
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.leyline.actions import Head
+from esper.leyline.actions import Head, Op
 from esper.tamiyo.controllers.prior import Prior
 from esper.tamiyo.observe.masks import HEAD_VALUES, BoolArray
 from esper.tamiyo.policy.batch import ObservationBatch
@@ -30,12 +33,22 @@ def prior_tables(prior: Prior, batch: ObservationBatch) -> list[Tensor]:
 
 def prior_logits(prior: Prior, batch: ObservationBatch) -> tuple[Tensor, Tensor]:
     """What to add to logits so that 0 stands for the prior: for op [..., 6], and for the choices [P, K]. Slots are all alike to it."""
-    blueprints = np.ones(batch.blueprint_mask.shape[-1], dtype=np.bool_)
-    choices_found = _choices(prior, blueprints)
-    choices_found[[head is Head.BLUEPRINT for head, _ in HEAD_OP_PAIRS]] = 1.0  # blueprints are all alike to it, as slots are
-    found = (prior.probabilities(Head.OP, batch.op_mask.cpu().numpy()), choices_found)
-    op, choices = (torch.from_numpy(np.log(np.maximum(each, LEAST_PROBABILITY))).to(batch.host.device, torch.float32) for each in found)
-    return op, choices
+    bits, ops, choices = _logits(prior, batch.blueprint_mask.shape[-1], batch.op_mask.device)
+    return ops[(batch.op_mask * bits).sum(dim=-1)], choices
+
+
+@cache
+def _logits(prior: Prior, blueprints: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """On the device: the number 2^i of each op, [6]; the logits of the ops, [64, 6], by the sum of the numbers of those that are legal;
+    and the logits of the choices."""
+    masks = np.array([legal[::-1] for legal in product((False, True), repeat=len(Op))])  # row 0b000001 has the first op alone
+    choices = _choices(prior, np.ones(blueprints, dtype=np.bool_))
+    choices[[head is Head.BLUEPRINT for head, _ in HEAD_OP_PAIRS]] = 1.0  # blueprints are all alike to it, as slots are
+    found = [np.log(np.maximum(each, LEAST_PROBABILITY)) for each in (prior.probabilities(Head.OP, masks), choices)]
+    # Made outside of inference mode, whoever asks first: they are used in training too.
+    with torch.inference_mode(False):
+        ops, values = (torch.from_numpy(each).to(device, torch.float32) for each in found)
+        return 2 ** torch.arange(len(Op), device=device), ops, values
 
 
 def _choices(prior: Prior, blueprints: BoolArray) -> NDArray[np.float64]:

@@ -25,11 +25,12 @@ Known = dict[Hashable, Counts]
 
 
 def per_sample(
-    hosts: Known, seeds: Known, model: Growable, forms: Mapping[str, Form], count: Callable[[], Counts], backward: bool
+    hosts: Known, seeds: Known | None, model: Growable, forms: Mapping[str, Form], count: Callable[[], Counts], backward: bool
 ) -> Counts:
     """Operations of the forward and of the backward pass for one sample, with the slots in these forms.
 
-    hosts, seeds: what was counted before of hosts of this architecture, and of seeds in any; what is counted now joins it.
+    hosts, seeds: what was counted before of hosts of this architecture, and of seeds in any; what is counted now joins it. No seeds are
+    given where a part of the host is frozen: it needs no gradient from what is behind it, so that what a seed adds depends on where it is.
     count: counts one sample of the model as it is shown then.
     """
 
@@ -45,8 +46,7 @@ def per_sample(
             slot = model.slots[id]
             # However a seed is blended in, what counts are its own operations; isolated, it gives no gradient to the features.
             features = (slot.place.shape, slot.place.example_shape[1:])
-            # What is frozen in a host needs no gradient from what is behind it, wherever that is.
-            known, where = (seeds, "") if model.learns_whole else (hosts, slot.place.path)
+            known, where = (hosts, slot.place.path) if seeds is None else (seeds, "")
             key = (backward, where, features, slot.isolation if form is Form.ISOLATED else None, slot.kind())
             if key not in known:
                 alone = counted({id: form})

@@ -52,6 +52,8 @@ class Host:
         self.task, self.data, self.member, self.seed, self.config = task, data, member, seed, config
         net, slots, example, self.split, self.architecture = task.prepare(data, member, seed)
         device = data.train.x.device
+        self.governor = Governor(config.governor, data.classes)
+        self.snapshot = Snapshot.untrained(net, self.governor)  # here, where it still is in CPU memory: no device is waited for
         net.to(device)
         if config.channels_last:
             net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -76,12 +78,11 @@ class Host:
         self.stream = stream_seed("host", seed)
         """What the order of the data is drawn from."""
         self.counted = task.counted.setdefault(self.architecture, {})
+        self._seeds_counted = task.counted.setdefault("seeds", {}) if self.model.learns_whole else None
         self._counts: dict[str, tuple[Hashable, dict[str, int]]] = {}
-        self.governor = Governor(config.governor, data.classes)
         self.start_parameters = self.model.parameter_count()
         self.epoch = self.steps = self.germinated = self.fossilized = self.pruned = self.rollbacks = 0
         self.flops: dict[str, int] = dict.fromkeys(("forward", "backward", "validation", "counterfactual"), 0)
-        self.snapshot = self._snapshot()
 
     @property
     def done(self) -> bool:
@@ -325,8 +326,7 @@ class Host:
 
     def _per_sample(self, forms: Mapping[str, Form], *, backward: bool = False) -> Counts:
         """Operations of the forward and of the backward pass for one sample, with the slots in these forms."""
-        seeds = self.task.counted.setdefault("seeds", {})
-        return per_sample(self.counted, seeds, self.model, forms, partial(self._count, backward), backward)
+        return per_sample(self.counted, self._seeds_counted, self.model, forms, partial(self._count, backward), backward)
 
     def _count(self, backward: bool) -> Counts:
         """The same of the model as it is shown now, counted on two samples: of training if there is a backward pass, else of val."""

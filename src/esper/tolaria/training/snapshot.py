@@ -13,6 +13,9 @@ from esper.kasmina import Growable
 from esper.leyline.stages import Stage
 from esper.tolaria.training.governor import Governor
 
+HOST = "host"
+"""The part of a model that is its host; see `_parts`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -38,6 +41,13 @@ class Snapshot:
         for name, key, value in kept:
             momentum[name][key] = next(copies) if isinstance(value, Tensor) else value
         return cls(epoch, tensors, momentum, governor.state())
+
+    @classmethod
+    def untrained(cls, host: nn.Module, governor: Governor) -> Snapshot:
+        """A host before its first epoch, of which nothing has grown yet."""
+        state = host.state_dict()
+        tensors = {f"{HOST}.{name}": copy for name, copy in zip(state, _on_cpu(list(state.values())), strict=True)}
+        return cls(0, tensors, {}, governor.state())
 
     def with_new_fossils(self, model: Growable, optimizer: optim.Optimizer, governor: Governor) -> Snapshot:
         """This moment, and the fossils that it does not know yet as they are now: their gate found them sound, and the host may not be."""
@@ -88,7 +98,7 @@ def _lasting_parameters(model: Growable) -> dict[str, Tensor]:
 
 def _parts(model: Growable) -> dict[str, nn.Module]:
     """The modules that last, by name: the host, and seed and gate of each fossil."""
-    parts: dict[str, nn.Module] = {"host": model.host}
+    parts: dict[str, nn.Module] = {HOST: model.host}
     for slot in model.slots.values():
         if slot.state.stage is Stage.FOSSILIZED:
             modules = {"seed": slot.seed, "gating": slot.gating}
