@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,7 @@ def check_stackable(module: nn.Module, x: Tensor, kept: Collection[str] = ()) ->
         rows = stacked_rows([copy.deepcopy(each) for each in modules])
         unused: frozenset[str] = frozenset()
         devices = [x.device] if x.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+        with torch.random.fork_rng(devices=devices), _in_full_precision():
             for training in (True, False):
                 alone = [_Trial(each, training, x, seed) for seed, (each, x) in enumerate(zip(modules, inputs, strict=True))]
                 stacked.module.train(training)
@@ -62,6 +63,17 @@ def check_stackable(module: nn.Module, x: Tensor, kept: Collection[str] = ()) ->
             reason = f"it does not run for several hosts at once: {type(error).__name__}: {reason}"
         raise Unstackable(f"{_where(error)}{reason}") from error
     return Checked(unused, stacked.batchless())
+
+
+@contextmanager
+def _in_full_precision() -> Iterator[None]:
+    """Inside, cuDNN takes no products in TF32: on so few samples a batch norm would make much of the difference."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 def _where(error: BaseException) -> str:
