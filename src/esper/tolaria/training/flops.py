@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from esper.kasmina import Growable
-from esper.kasmina.attach.probe import untouched
+from esper.kasmina.attach.probe import modes_kept, untouched
 from esper.kasmina.counterfactuals import shown_as
 from esper.kasmina.slot import Form
+
+SAMPLES = 2
+"""How many operations are counted on."""
 
 Counts = tuple[int, int]
 """Operations of a forward and of a backward pass."""
@@ -49,19 +52,40 @@ def per_sample(
             known, where = (hosts, slot.place.path) if seeds is None else (seeds, "")
             key = (backward, where, features, slot.isolation if form is Form.ISOLATED else None, slot.kind())
             if key not in known:
-                alone = counted({id: form})
-                known[key] = (alone[0] - bare[0], alone[1] - bare[1])
+                known[key] = _of_seed(model, id, form, backward) if seeds is not None else _less(counted({id: form}), bare)
             forward, back = forward + known[key][0], back + known[key][1]
     return forward, back
 
 
-def count(model: Growable, samples: int, run: Callable[[], Tensor], backward: bool) -> Counts:
-    """Operations of one sample, by running the model as it is on some. run: returns a scalar. The model is left as it was."""
+def _less(first: Counts, second: Counts) -> Counts:
+    return first[0] - second[0], first[1] - second[1]
+
+
+def _of_seed(model: Growable, id: str, form: Form, backward: bool) -> Counts:
+    """What a seed adds, counted by itself on features as they come to its slot: a host around it would take several times as long."""
+    slot = model.slots[id]
+    features = slot.alpha.new_zeros(SAMPLES, *slot.place.example_shape[1:]).requires_grad_(backward)
+
+    def run() -> Tensor:
+        given = features.clone()  # the counter asks for tensors that come from somewhere
+        blended = slot.hook(slot, (), given)
+        return (given if blended is None else blended).sum()
+
+    with shown_as(model.slots, {id: form}), modes_kept(slot):
+        slot.train(backward)
+        return count(slot, SAMPLES, run, backward, features)
+
+
+def count(module: nn.Module, samples: int, run: Callable[[], Tensor], backward: bool, *inputs: Tensor) -> Counts:
+    """Operations of one sample, by running the module as it is on some. run: returns a scalar. The module is left as it was.
+
+    inputs: what gets a gradient in the backward pass besides its parameters.
+    """
     counter = FlopCounterMode(display=False)
-    with untouched(model), counter, torch.set_grad_enabled(backward):
+    with untouched(module), counter, torch.set_grad_enabled(backward):
         loss = run()
         forward = counter.get_total_flops()
         if backward:
-            parameters = [p for p in model.parameters() if p.requires_grad]
-            torch.autograd.grad(loss, parameters, allow_unused=True)
+            parameters = [p for p in module.parameters() if p.requires_grad]
+            torch.autograd.grad(loss, [*parameters, *inputs], allow_unused=True)
     return forward // samples, (counter.get_total_flops() - forward) // samples

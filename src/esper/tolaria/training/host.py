@@ -25,7 +25,7 @@ from esper.tolaria.data.streams import draws
 from esper.tolaria.tasks import Member, Task
 from esper.tolaria.tasks.registry import augment_stream
 from esper.tolaria.training.config import Precision, TrainingConfig
-from esper.tolaria.training.flops import Counts, count, per_sample
+from esper.tolaria.training.flops import SAMPLES, Counts, count, per_sample
 from esper.tolaria.training.governor import Governor
 from esper.tolaria.training.snapshot import Snapshot
 from esper.tolaria.training.validation import Array, Evaluated, Score, Scores, evaluate, measured, wanted_of
@@ -329,9 +329,9 @@ class Host:
         return per_sample(self.counted, self._seeds_counted, self.model, forms, partial(self._count, backward), backward)
 
     def _count(self, backward: bool) -> Counts:
-        """The same of the model as it is shown now, counted on two samples: of training if there is a backward pass, else of val."""
+        """The same of the model as it is shown now, counted on a few samples: of training if there is a backward pass, else of val."""
         split = self.split if backward else self.data.val
-        x, y = split.x[:2], split.y[:2]
+        x, y = split.x[:SAMPLES], split.y[:SAMPLES]
         with modes_kept(self.model):
             self.model.train(backward)
             return count(self.model, len(x), lambda: self.task.loss(self.model(x), y), backward)
