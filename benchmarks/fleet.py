@@ -1,6 +1,6 @@
 """How fast fleets are, of which docs/performance.md tells: rounds of PPO all in, hosts of CIFAR-10, and growth under a controller.
 
-    python benchmarks/fleet.py ppo [--device cuda] [--hosts 256] [--member family] [--epochs 10] [--rounds 3] [--workers 8]
+    python benchmarks/fleet.py ppo [--device cuda] [--hosts 256] [--member family] [--epochs 10] [--rounds 3] [--workers 8] [--engine fleet]
     python benchmarks/fleet.py cifar10 [--device cuda] [--hosts 64] [--images 45000] [--epochs 4] [--precision bf16]
     python benchmarks/fleet.py growth [--hosts 16] [--epochs 12]
 
@@ -68,7 +68,7 @@ def ppo(arguments: argparse.Namespace) -> None:
         member=arguments.member,
         epochs=arguments.epochs or None,
         device=arguments.device,
-        engine="fleet",
+        engine=arguments.engine,
         control=False,
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -146,6 +146,7 @@ def main() -> int:
             each.add_argument(f"--{name}", type=int, default=size)
         if command is ppo:
             each.add_argument("--workers", type=int)
+            each.add_argument("--engine", choices=("serial", "fleet"), default="fleet")
             each.add_argument("--member", choices=("family", "standard"), default="family")
         else:
             each.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")

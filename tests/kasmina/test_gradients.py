@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn, optim
 
 from esper.kasmina import Growable
-from esper.kasmina.gradients import GradientMeter, gradient_ratio, tensor_norms
+from esper.kasmina.gradients import MOST_WAITING, GradientMeter, Scale, gradient_ratio, tensor_norms
 from esper.leyline.errors import GateError
 from esper.leyline.reports import GateConfig, GradientStats
 from esper.leyline.stages import Stage
@@ -425,3 +427,35 @@ def test_a_huge_gradient_of_one_seed_scales_no_other_step() -> None:
     assert all(torch.equal(grad(p), g) for p, g in zip(net.host.parameters(), host, strict=True))
     assert all(torch.equal(grad(p), g) for p, g in zip(seed_of(net, "late").parameters(), late, strict=True))
     assert by_hand(list(seed_of(net, "mix").parameters())) == pytest.approx(100.0, rel=1e-4)
+
+
+SIZES = st.sampled_from([1.0, 1e-9, 1e9, math.inf, math.nan])
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.booleans(), SIZES, st.booleans()), max_size=12))
+def test_steps_are_summed_alike_whenever_that_is_done(steps: list[tuple[int, bool, float, bool]]) -> None:
+    """(tensors, whether a scaler may skip the step, size of its gradients, whether somebody asks then)"""
+    late, early = GradientMeter(), GradientMeter()
+    for number, (tensors, scaled, size, asked) in enumerate(steps):
+        torch.manual_seed(number)
+        skipped = torch.tensor(float(number % 2))
+        scale = Scale(torch.tensor(4.0), skipped) if scaled else None
+        parameters = [parameter((size * torch.rand(3)).tolist()) for _ in range(tensors)]
+        late.add(parameters, scale)
+        early.add(parameters, scale)
+        early.settle()
+        skipped.zero_()  # as a scaler does before its next step
+        if asked:
+            assert late.state_dict()["sums"].equal(early.sums)
+    assert late.settle().equal(early.sums)
+    late.add([parameter([1.0])])
+    late.reset()
+    assert late.read() is None
+
+
+def test_steps_do_not_wait_without_end() -> None:
+    meter = GradientMeter()
+    for _ in range(MOST_WAITING + 3):
+        meter.add([parameter([1.0])])
+    assert len(meter._waiting) == 3
+    assert meter.sums[0] == MOST_WAITING

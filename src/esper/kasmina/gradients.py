@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,8 @@ MAX_RATIO = 10.0
 MIN_HOST_NORM = 1e-8
 SUMS = 6
 """Figures that a meter keeps."""
+MOST_WAITING = 256
+"""Steps that wait to be summed, at most."""
 
 
 class Scale(NamedTuple):
@@ -29,6 +32,8 @@ class GradientMeter(nn.Module):
     """Running sums over the steps of an epoch, as a buffer, so that they move and are saved with the model.
 
     sums: steps, sum of norms, sum of vanishing shares, sum of exploding shares, steps with a non-finite norm, largest tensor norm.
+    Steps wait to be summed until somebody asks, and are then taken in together: on small hosts an operation costs as much as the training
+    of a layer.
     """
 
     sums: Tensor
@@ -36,6 +41,8 @@ class GradientMeter(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("sums", torch.zeros(SUMS))
+        self._waiting: list[tuple[Tensor, Tensor, Tensor | None]] = []
+        """Of each step that is not in the sums yet: the norms of its tensors, that over all, and where it may be skipped whether it was."""
 
     @torch.no_grad()
     def add(self, parameters: Sequence[nn.Parameter], scale: Scale | None = None) -> Tensor | None:
@@ -48,42 +55,64 @@ class GradientMeter(nn.Module):
             return None
         if scale is not None:
             norms = norms / scale.factor
-        total, step, peak = step_sums(norms)
-        if scale is not None:
-            counts = scale.skipped == 0
-            step, peak = torch.where(counts, step, 0.0), torch.where(counts, peak, 0.0)
-        self.sums[:5].add_(step)
-        self.sums[5:].clamp_(min=peak)
+        total = torch.linalg.vector_norm(norms, dim=0)
+        # A scaler may count in place whether a step is skipped.
+        self._waiting.append((norms, total, None if scale is None else scale.skipped.clone()))
+        if len(self._waiting) >= MOST_WAITING:
+            self.settle()
         return total
+
+    @torch.no_grad()
+    def settle(self) -> Tensor:
+        """Take the steps that wait into the sums, in their order; returns the sums. Waits for no device."""
+        waiting, self._waiting = self._waiting, []
+        for _, alike in groupby(waiting, key=lambda step: (len(step[0]), step[2] is None)):
+            norms, totals, skipped = zip(*alike, strict=True)
+            steps, peaks = step_sums(torch.stack(norms, 1), torch.stack(totals))
+            if skipped[0] is not None:
+                counts = torch.stack(skipped) == 0
+                steps, peaks = torch.where(counts, steps, 0.0), torch.where(counts, peaks, 0.0)
+            for step in steps.unbind(1):
+                self.sums[:5].add_(step)
+            self.sums[5:].clamp_(min=peaks.amax())
+        return self.sums
 
     def read(self) -> GradientStats | None:
         """The statistics so far; None before the first step. Waits for the device."""
-        return gradient_stats(self.sums.tolist())
+        return gradient_stats(self.settle().tolist())
 
     def reset(self) -> None:
         """Forget everything, for the next epoch."""
+        self._waiting.clear()
         self.sums.zero_()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GradientMeter:
+        self.settle()
         # Follows the model to its device but not into half precision, where counts stop growing: bfloat16 has no 257.
         super()._apply(fn, recurse)
         self.sums = self.sums.float()
         return self
 
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        self.settle()
+        super()._save_to_state_dict(destination, prefix, keep_vars)
 
-def step_sums(norms: Tensor, present: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """What one step adds, from the norms of its gradients, (tensors, ...): the norm over all tensors, (...), what the first five sums
-    of a meter grow by, (5, ...), and the largest norm of a tensor, (...).
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._waiting.clear()
+        super()._load_from_state_dict(*args, **kwargs)
+
+
+def step_sums(norms: Tensor, total: Tensor, present: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """What steps add, from the norms of their gradients, (tensors, ...), and those over all tensors, (...): what the first five sums of a
+    meter grow by, (5, ...), and the largest norm of a tensor, (...).
 
     present: which tensors there are, of the same shape as norms, where those of many are in one table; the others have a norm of 0.
     """
-    total = torch.linalg.vector_norm(norms, dim=0)
-    # In as few operations as it takes: on small hosts each costs as much as the training of a layer.
     norm = torch.nan_to_num(total, 0.0, 0.0, 0.0)
     flags = torch.stack((norms < VANISHING_NORM, norms > EXPLODING_NORM))  # (2, tensors, ...)
     shares = flags.mean(1, dtype=torch.float32) if present is None else (flags & present).sum(1) / present.sum(0).clamp(min=1)
     step = torch.stack((torch.ones_like(norm), norm, *shares.unbind(), (norm != total).float()))
-    return total, step, torch.nan_to_num(norms.amax(0), 0.0, 0.0, 0.0)
+    return step, torch.nan_to_num(norms.amax(0), 0.0, 0.0, 0.0)
 
 
 def gradient_stats(sums: Sequence[float]) -> GradientStats | None:
@@ -103,9 +132,10 @@ def gradient_stats(sums: Sequence[float]) -> GradientStats | None:
 
 def tensor_norms(parameters: Sequence[nn.Parameter]) -> Tensor | None:
     """Norm of each parameter's gradient, 0 where one has none; shape (parameters,). None when no parameter has a gradient."""
-    if all(p.grad is None for p in parameters):
+    gradients = [p.grad for p in parameters]
+    if all(gradient is None for gradient in gradients):
         return None
-    return torch.stack([torch.zeros((), device=p.device) if p.grad is None else _norm(p.grad) for p in parameters])
+    return torch.stack([torch.zeros((), device=p.device) if g is None else _norm(g) for p, g in zip(parameters, gradients, strict=True)])
 
 
 def _norm(grad: Tensor) -> Tensor:

@@ -255,7 +255,7 @@ class Growable(nn.Module):
     def figures(self) -> Tensor:
         """All that reports need from the device, in one tensor of shape (SUMS + FIGURES * slots,): sums of the host's gradients, then for
         each slot those of its seed's and whether the seed is finite. For an engine that reads those of many models at once."""
-        sums = self.host_meter.sums
+        sums = self.host_meter.settle()
         return torch.cat((sums, *(slot.figures().to(sums.device) for slot in self.slots.values())))
 
     def cache_figures(self, figures: Sequence[float] | None = None) -> None:

@@ -207,7 +207,7 @@ class Slot(nn.Module):
         """What a report needs from the device, shape (FIGURES,): the meter's sums, and 1 if every parameter is finite, else 0."""
         checks = [p.isfinite().all() for p in self.seed_parameters()]
         finite = torch.stack(checks).all() if checks else torch.ones_like(self.alpha)
-        return torch.cat((self.meter.sums, finite.float().view(1)))
+        return torch.cat((self.meter.settle(), finite.float().view(1)))
 
     def report(self, figures: Sequence[float], host: GradientStats | None, host_parameters: int) -> SeedReport:
         """All that is known about the seed now. figures: as read from the device. host: its gradients of the present epoch.

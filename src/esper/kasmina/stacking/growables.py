@@ -97,9 +97,9 @@ class StackedGrowables:
     def join(self, row: int, model: Growable, optimizer: optim.Optimizer) -> None:
         """Take a model into a row."""
         self.rows.put(row, model.host, optimizer)
-        self.meters.put(row, model.host_meter)
-        for id, meters in self.slot_meters.items():
-            meters.put(row, model.slots[id].meter)
+        for rows, meter in ((self.meters, model.host_meter), *((rows, model.slots[id].meter) for id, rows in self.slot_meters.items())):
+            meter.settle()
+            rows.put(row, meter)
         model.note_frozen(self._frozen)
         self.models[row] = model
 

@@ -107,11 +107,13 @@ class Host:
         model, device = self.model, self.split.x.device
         model.train()
         loss_sum, correct = torch.zeros((), device=device), torch.zeros((), device=device)
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]  # nothing grows within an epoch
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             _seed(device, self.dropout_stream(plan.epoch))
             for index in plan.order.to(device).split(plan.sizes):
                 x, y = self.batch(index, plan.epoch)
-                self.optimizer.zero_grad(set_to_none=True)
+                for parameter in parameters:
+                    parameter.grad = None
                 logits, loss = self._forward(x, y)
                 loss.backward()
                 if self.config.isolation == "shadow":
