@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +19,7 @@ from torch.nn.utils import parametrizations
 from esper.kasmina.blueprints import SlotShape, build, names
 from esper.kasmina.hosts import ConvHost, GPTHost
 from esper.kasmina.norms import tracked_norms
+from esper.kasmina.stacking import rules
 from esper.kasmina.stacking.check import check_stackable
 from esper.kasmina.stacking.errors import Unstackable
 from esper.kasmina.stacking.rows import Rows, stacked
@@ -570,3 +573,21 @@ def test_a_row_that_is_not_finite_stays_alone_and_leaves_nothing_behind() -> Non
     rows.forget(1)
     assert rows.flat.isfinite().all()
     assert all(each.isfinite().all() for each in rows.fixed.values() if each.is_floating_point())
+
+
+def test_without_a_compiler_torch_computes_and_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(partial: Tensor, dtype: torch.dtype) -> Tensor:
+        raise RuntimeError("Failed to find C compiler\nset CC")
+
+    device = torch.device("cpu")  # of which torch is told that it is a GPU
+    monkeypatch.setattr(rules.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setitem(sys.modules, "esper.kasmina.stacking.kernels.sums", types.SimpleNamespace(summed=refuse))
+    rules._compiles.cache_clear()
+    with pytest.warns(UserWarning, match=r"cannot be compiled here \(RuntimeError: Failed to find C compiler\); torch's own are used"):
+        assert not rules._compiles(device)
+    assert not rules._compiles(device), "it is told once"
+    rules._compiles.cache_clear()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert not rules._compiles(device)
+    rules._compiles.cache_clear()

@@ -12,6 +12,7 @@ which sees its input as (S, N, ...), the layer with its tensors stacked, (N, *sh
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
@@ -154,7 +155,18 @@ def has_kernels(x: Tensor) -> bool:
 
 @cache
 def _compiles(device: torch.device) -> bool:
-    return importlib.util.find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= (8, 0)
+    """Whether Triton compiles for a device, which takes a C compiler too: tried once, on the smallest of our kernels."""
+    if importlib.util.find_spec("triton") is None or torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    try:
+        from esper.kasmina.stacking.kernels.sums import summed
+
+        summed(torch.ones(2, 2, device=device), torch.float32)
+    except Exception as error:  # whatever a compiler, or none, may raise
+        reason = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+        warnings.warn(f"kernels for many hosts cannot be compiled here ({reason}); torch's own are used, which take longer", stacklevel=2)
+        return False
+    return True
 
 
 @stacking_rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
