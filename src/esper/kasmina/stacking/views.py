@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -244,9 +245,9 @@ class View:
         x = h.index_select(1, at.taken)
         into = x if at.isolated is None else torch.where(at.isolated.view(-1, *[1] * (x.dim() - 2)), x.detach(), x)
         branches = [self._branch(bound, each) for bound, each in zip(at.seeds, _split(into, at.sizes), strict=True)]
-        s = grown(into, _joined([bound.values["gamma"] for bound in at.seeds]), _joined(branches, 1))
+        s = grown(into, _stacked([bound.values["gamma"] for bound in at.seeds]), _joined(branches))
         parts = zip(at.groups, *(_split(each.index_select(1, at.among), at.counts) for each in (x, s)), strict=True)
-        result = _joined([self._blended(group, mine, new) for group, mine, new in parts], 1)
+        result = _joined([self._blended(group, mine, new) for group, mine, new in parts])
         return h.index_copy(1, at.positions, result.to(h.dtype)).flatten(0, 1)
 
     def _branch(self, bound: _Bound, x: Tensor) -> Tensor:
@@ -276,7 +277,7 @@ class View:
     def _gate(self, group: _Group, h: Tensor) -> Tensor:
         """What the gates of these rows give, from several stacks of them: those that learn and those that do not."""
         values = [bound.values for bound in group.gates]
-        gathered = {name: _joined([each[name] for each in values]).index_select(0, group.back) for name in values[0]}
+        gathered = {name: _stacked([each[name] for each in values]).index_select(0, group.back) for name in values[0]}
         places = [place for bound in group.gates for place in bound.places]
         module = group.gates[0].seeds.module
         module.bind(gathered, h.shape[1], self.streams, places)
@@ -284,11 +285,23 @@ class View:
         return out.unflatten(0, h.shape[:2])
 
 
+# On a GPU torch.cat, which also takes a split back, is one kernel for matrices, and one for each part where there are five dimensions.
+
+
 def _split(x: Tensor, sizes: list[int]) -> Sequence[Tensor]:
     """Parts of (S, rows, ...) with so many rows each."""
-    return (x,) if len(sizes) == 1 else x.split(sizes, 1)
+    if len(sizes) == 1:
+        return (x,)
+    row = math.prod(x.shape[2:])
+    parts = x.flatten(1).split([size * row for size in sizes], 1)
+    return [part.unflatten(1, (size, *x.shape[2:])) for part, size in zip(parts, sizes, strict=True)]
 
 
-def _joined(parts: list[Tensor], dim: int = 0) -> Tensor:
-    """Tensors one after another."""
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """The rows of (S, rows, ...) one after another; the inverse of `_split`."""
+    return parts[0] if len(parts) == 1 else torch.cat([part.flatten(1) for part in parts], 1).unflatten(1, (-1, *parts[0].shape[2:]))
+
+
+def _stacked(parts: Sequence[Tensor]) -> Tensor:
+    """Tensors of (rows, ...) one after another."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
