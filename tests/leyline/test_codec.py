@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.leyline.actions import Curve, Decision, Op, Style
-from esper.leyline.codec import Dialect, Mismatch, Range, Tagged, codec_of, from_plain, to_plain
+from esper.leyline.codec import Tagged, codec_of, from_plain, to_plain
+from esper.leyline.codec_values import Dialect, Mismatch, Range
 from esper.leyline.errors import StateError
 from esper.leyline.reports import EpochReport, Gate, GateVerdict, GradientStats, SeedReport, Topology
 from esper.leyline.stages import Stage

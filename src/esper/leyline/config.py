@@ -15,7 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
-from esper.leyline.codec import Codec, Dialect, Mismatch, Range, codec_of, field_kinds, form_of, inside, shallow
+from esper.leyline.codec import codec_of, field_kinds, shallow
+from esper.leyline.codec_values import Codec, Dialect, Mismatch, Range, form_of, inside
 from esper.leyline.errors import ConfigError
 from esper.leyline.files import open_file
 

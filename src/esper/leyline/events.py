@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Annotated, NoReturn, TypeVar, dataclass_transform
 
 from esper.leyline.actions import Curve, Decision, Op
-from esper.leyline.codec import Dialect, Mismatch, Tagged, codec_of
+from esper.leyline.codec import Tagged, codec_of
+from esper.leyline.codec_values import Dialect, Mismatch
 from esper.leyline.errors import EventError
 from esper.leyline.reports import Gate
 from esper.leyline.stages import Stage

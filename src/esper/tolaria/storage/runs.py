@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from esper.leyline import config as configs
-from esper.leyline.codec import number
+from esper.leyline.codec_values import number
 from esper.leyline.errors import RunError
 from esper.leyline.files import open_file, remove_unfinished, replace_file, sync_folder
 
