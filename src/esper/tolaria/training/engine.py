@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
 
 from esper.kasmina.stacking.check import Checked
 from esper.kasmina.stacking.errors import Unstackable, UnstackableSeed
@@ -24,7 +23,7 @@ from esper.tolaria.training.config import EngineName, TrainingConfig
 from esper.tolaria.training.fleet import Fleet, FleetPlaces
 from esper.tolaria.training.host import Host
 from esper.tolaria.training.stackable import check_fleet, check_memory, fleet_key, is_short, kind_of
-from esper.tolaria.training.validation import Array, Score, read_all
+from esper.tolaria.training.validation import Score, read_all
 
 Progress = Callable[[int], None]
 FLEETS_KEPT = 3
@@ -156,7 +155,7 @@ class FleetEngine:
                 pending.append((fleet, fleet.run_epoch()))
         reports: dict[Host, EpochReport] = {}
         for fleet, epoch in pending:
-            for row, result in epoch.results(*_read(fleet, epoch.tensors())):
+            for row, result in epoch.results(*fleet.read(epoch.tensors())):
                 host = fleet.hosts[row]
                 assert host is not None
                 reports[host] = host.conclude(*result)
@@ -190,7 +189,7 @@ class FleetEngine:
             with fleet.on_stream():
                 measured.append((fleet, mine, fleet.score(mine, split(mine[0]))))
         for fleet, mine, each in measured:
-            for host, found in zip(mine, each.scores(*_read(fleet, each.tensors())), strict=True):
+            for host, found in zip(mine, each.scores(*fleet.read(each.tensors())), strict=True):
                 (scores[host],) = found.by.values()
         return [scores[host] for host in hosts]
 
@@ -281,12 +280,6 @@ def _memory_told() -> Iterator[None]:
             "the GPU ran out of memory; what was saved is intact: go on with fewer --hosts, a smaller --training.eval-batch, "
             "--training.precision bf16, or more --devices"
         ) from error
-
-
-def _read(fleet: Fleet, tensors: Sequence[Tensor]) -> list[Array]:
-    """The values of what a fleet computes, fetched in one go: its one wait of an epoch."""
-    fleet.join_stream()
-    return read_all(tensors)
 
 
 ENGINES: dict[str, type[Engine]] = {"serial": SerialEngine, "fleet": FleetEngine}

@@ -32,7 +32,7 @@ from esper.tolaria.training.config import Precision
 from esper.tolaria.training.fleet_work import Measurement, Phase, Step, phases_of
 from esper.tolaria.training.host import EpochPlan, Host, batch_sizes
 from esper.tolaria.training.stackable import is_short
-from esper.tolaria.training.validation import Array, Scores, wanted_of
+from esper.tolaria.training.validation import Array, Scores, read_all, wanted_of
 
 MEASURED_BYTES = 2**31
 """Memory on a GPU that one pass of a measurement may take, roughly: 32 times the size of its inputs."""
@@ -186,16 +186,17 @@ class Fleet:
         self.update([])
 
     def on_stream(self) -> AbstractContextManager[Any]:
-        """Work in here runs beside that of other fleets; whoever needs its results waits with `join_stream`."""
+        """Work in here runs beside that of other fleets; `read` waits for it."""
         if self.stream is None:
             return nullcontext()
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         return torch.cuda.stream(self.stream)
 
-    def join_stream(self) -> None:
-        """Let what follows wait, on the device, for what runs here."""
+    def read(self, tensors: Sequence[Tensor]) -> list[Array]:
+        """The values of what was computed here, fetched in one go: the fleet's one wait of an epoch."""
         if self.stream is not None:
             torch.cuda.current_stream(self.device).wait_stream(self.stream)
+        return read_all(tensors)
 
     # One epoch
 
@@ -232,16 +233,11 @@ class Fleet:
             for phase in phases:
                 with self._resting(plans.keys() - phase.rows):
                     for _ in range(phase.steps):
-                        self._step(phase, *self.batch(every, next(orders), drawn))
+                        if phase.size not in self._steps:
+                            self._steps[phase.size] = Step(self)
+                        self._steps[phase.size](*self.batch(every, next(orders), drawn))
         for rows, row_of in learning:
             rows.end_steps({at: len(plans[host].sizes) for host, at in row_of.items()})
-
-    def _step(self, phase: Phase, x: Tensor, y: Tensor) -> None:
-        if phase.size not in self._steps:
-            self._steps[phase.size] = Step(self)
-        streams = None if self._view is None else self._view.streams
-        with nullcontext() if streams is None else streams.kept([row for row in range(len(self.hosts)) if row not in phase.rows]):
-            self._steps[phase.size](x, y)
 
     def _orders(self, plans: Mapping[int, EpochPlan], phases: Sequence[Phase]) -> Tensor:
         """(samples, rows): of each sample of each step its position in the host's training set. Who rests sees its first sample."""
@@ -259,12 +255,15 @@ class Fleet:
     def _resting(self, rows: Collection[int]) -> Iterator[None]:
         """Inside, everything that belongs to these hosts stays as it is, whatever runs through them."""
         assert self._learner is not None
+        assert self._view is not None
         active = [host is not None and row not in rows for row, host in enumerate(self.hosts)]
         self.active.copy_(sent(torch.tensor(active), self.device))
         self._learner.activate(self.active)
         fixed = [(each, each.clone()) for each in self.stack.rows.fixed.values()] if rows else []
         seeds = [(each, each.clone(), seeds) for seeds in self.stack.seeds.values() for each in seeds.rows.fixed.values()] if rows else []
-        yield
+        streams = self._view.streams
+        with nullcontext() if streams is None else streams.kept(rows):
+            yield
         for each, before in fixed:
             each.copy_(torch.where(_beside(self.active, each), each, before))
         for each, before, part in seeds:
