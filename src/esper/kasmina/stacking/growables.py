@@ -24,6 +24,7 @@ from esper.kasmina.gradients import SUMS
 from esper.kasmina.growable import Growable
 from esper.kasmina.norms import Norm, tracked_norms
 from esper.kasmina.slot import FIGURES, Form
+from esper.kasmina.stacking.beside import Beside
 from esper.kasmina.stacking.check import Checked, check_stackable
 from esper.kasmina.stacking.errors import Unstackable, UnstackableSeed
 from esper.kasmina.stacking.needs import Part, Role, SeedKey, Seeds, needs_of, parts_of
@@ -78,6 +79,7 @@ class StackedGrowables:
         self.before: Places = {}
         """Where seeds of the models that join now were when they were saved; `sync` puts them there."""
         self._room_made = False
+        self.beside = Beside(self.device)
         self._seeds_checked = {} if seeds_checked is None else seeds_checked
         self._modules: dict[tuple[str, str], StackedModule] = {}
         self._view: View | None = None

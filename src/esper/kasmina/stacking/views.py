@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -244,7 +245,7 @@ class View:
         # Everything that all seeds or all groups have in common is done for all of them at once: an operation costs more than its rows.
         x = h.index_select(1, at.taken)
         into = x if at.isolated is None else torch.where(at.isolated.view(-1, *[1] * (x.dim() - 2)), x.detach(), x)
-        branches = [self._branch(bound, each) for bound, each in zip(at.seeds, _split(into, at.sizes), strict=True)]
+        branches = self.stack.beside.run([partial(self._branch, *each) for each in zip(at.seeds, _split(into, at.sizes), strict=True)])
         s = grown(into, _stacked([bound.values["gamma"] for bound in at.seeds]), _joined(branches))
         parts = zip(at.groups, *(_split(each.index_select(1, at.among), at.counts) for each in (x, s)), strict=True)
         result = _joined([self._blended(group, mine, new) for group, mine, new in parts])
