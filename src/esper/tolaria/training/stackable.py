@@ -24,6 +24,8 @@ CHECK_SAMPLES = 6
 """Samples, of two hosts together, that an architecture is tried on."""
 SHORT_EPOCH = 64
 """Steps up to which an epoch is short: on a GPU it takes longer to capture a step than to replay it so often."""
+LIGHT_BATCH = 2**16
+"""Numbers in a batch up to which a step is light: starting its operations takes a GPU longer than doing them, for idle rows too."""
 SEEDS_SHARE = 3
 """How many times the memory of a bare host a growing one may take."""
 
@@ -56,8 +58,8 @@ def key_of(
 
 
 def is_short(split: Split, member: Member) -> bool:
-    """Whether epochs on these samples are too short for rows to be dealt out anew whenever something changes."""
-    return len(split) <= SHORT_EPOCH * member.batch
+    """Whether epochs on these samples are so short and light that idle rows cost less than dealing them out anew when something changes."""
+    return len(split) <= SHORT_EPOCH * member.batch and member.batch * split.x[0].numel() <= LIGHT_BATCH
 
 
 def kind_of(key: Hashable) -> str:
