@@ -3,12 +3,14 @@
     python benchmarks/fleet.py ppo [--device cuda] [--hosts 256] [--member family] [--epochs 10] [--rounds 3] [--workers 8] [--engine fleet]
     python benchmarks/fleet.py cifar10 [--device cuda] [--hosts 64] [--images 45000] [--epochs 4] [--precision bf16]
     python benchmarks/fleet.py growth [--hosts 16] [--epochs 12]
+    python benchmarks/fleet.py episode [--device cuda] [--task cifar10] [--hosts 64] [--epochs 16] [--controller NAME] [--precision bf16]
 
 `ppo` plays and learns rounds, and tells what each part of them took by the clock; in the first round most work is captured. With
 --epochs 0 each host has its own budget. --workers: processes, by default as in a run.
 `cifar10` trains standard hosts on random images, augmented, with 1,000 for val, without seeds in two epochs and with one seed in every
 second host after that; the first epoch of each pays for what is captured, and on a new machine for kernels that are compiled.
 `growth` compares the engines by processor time, under controllers, on one thread.
+`episode` grows standard hosts of a task by a controller, on its own data: for each epoch how fast it was, and the seeds that there were.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ import torch
 
 from esper.kasmina.blueprints import names
 from esper.leyline.reports import GateConfig, Topology
+from esper.leyline.stages import Stage
 from esper.nissa import Hub
 from esper.nissa.jsonl import JsonlSink
 from esper.simic.growth.config import GrowthConfig
@@ -135,10 +138,39 @@ def growth(arguments: argparse.Namespace) -> None:
                 print(f"{controller}, {member} hosts, {engine}: {rate:.1f} host-epochs/s", flush=True)
 
 
+def episode(arguments: argparse.Namespace) -> None:
+    """One episode of standard hosts, epoch by epoch."""
+    training = TrainingConfig(precision=arguments.precision)
+    hosts = Growth(GrowthConfig(epochs=arguments.epochs, control=False, engine="fleet", device=arguments.device, training=training))
+    starts = [Start(arguments.task, 100 + number) for number in range(arguments.hosts)]
+    controllers = [make(arguments.controller) for _ in starts]
+    play, samples, began = Play(hosts, ControllerDecider(controllers), starts), 0, time.perf_counter()
+    run_epoch = hosts.engine.run_epoch
+
+    def measured(running: Sequence[Host], *rest: Any) -> Any:
+        nonlocal samples
+        stages = Counter(slot.state.stage for host in running for slot in host.model.slots.values())
+        count, start = sum(len(host.split) for host in running), time.perf_counter()
+        found = run_epoch(running, *rest)
+        samples += count
+        seeds = ", ".join(f"{number} {stage.name}" for stage, number in stages.items() if stage is not Stage.DORMANT)
+        print(f"epoch {running[0].epoch}: {count / (time.perf_counter() - start):,.0f} samples/s; {seeds or 'no seeds'}", flush=True)
+        return found
+
+    hosts.engine.run_epoch = measured  # type: ignore[method-assign]
+    play.through()
+    print(f"all in, with what is captured: {samples / (time.perf_counter() - began):,.0f} samples/s")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="WHAT")
-    for command, sizes in ((ppo, {"hosts": 256, "epochs": 10, "rounds": 3}), (cifar10, {"hosts": 64, "images": 45000, "epochs": 4})):
+    usual = {
+        ppo: {"hosts": 256, "epochs": 10, "rounds": 3},
+        cifar10: {"hosts": 64, "images": 45000, "epochs": 4},
+        episode: {"hosts": 64, "epochs": 16},
+    }
+    for command, sizes in usual.items():
         each = commands.add_parser(command.__name__)
         each.set_defaults(command=command)
         each.add_argument("--device", default="cuda")
@@ -150,6 +182,9 @@ def main() -> int:
             each.add_argument("--member", choices=("family", "standard"), default="family")
         else:
             each.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+        if command is episode:
+            each.add_argument("--task", default="cifar10")
+            each.add_argument("--controller", default="heuristic")
     each = commands.add_parser("growth")
     each.set_defaults(command=growth)
     each.add_argument("--hosts", type=int, default=16)
