@@ -41,9 +41,9 @@ def grow(changes: dict[str, object]) -> dict[str, Any]:
     run = ControllerRun(config, Hub())
     while not run.done:
         run.run_round()
-    (host,), reward = run.growth.hosts.values(), config.reward
+    (host,) = run.growth.hosts.values()
     result = run.play.results[0]
-    reached = score(result.val_accuracy, result.parameters, result.host_parameters, reward.rent, reward.rent_cap)
+    reached = score(result.val_accuracy, result.parameters, result.host_parameters, result.rent)
     changed = [abs(after - before) for before, after in pairwise(host.course.accuracies)]
     return {**asdict(result), "score": reached, "change": statistics.mean(changed or [0.0]), "cpu": time.process_time() - began}
 

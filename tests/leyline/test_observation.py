@@ -25,7 +25,7 @@ HOST_NAMES = {
     *(f"val_loss_{ago}_ago" for ago in (1, 2, 3, 4, 5)),
     *(f"val_accuracy_{ago}_ago" for ago in (1, 2, 3, 4, 5)),
     *("val_loss_trend", "val_accuracy_trend", "loss_gap", "accuracy_gap", "plateau", "best_val_accuracy", "best_val_loss"),
-    *("harvest_accuracy", "harvest_loss", "at_stake", "harvest_growth"),
+    *("harvest_accuracy", "harvest_loss", "at_stake", "harvest_growth", "rent"),
     *("parameters", "growth", "slots_in_use", *(f"share_{stage}" for stage in STAGES)),
     *(f"last_op_{op}" for op in ("wait", "germinate", "advance", "fossilize", "prune", "set_alpha_target")),
     *("last_op_succeeded", "learning_rate", "seeds_germinated", "rollbacks"),
@@ -110,7 +110,7 @@ def test_the_fingerprint_changes_with_version_name_bound_and_order_and_not_with_
 
 def test_a_changed_schema_needs_a_new_version() -> None:
     # When this fails: raise OBSERVATION_VERSION, because saved policies were trained on the old layout, and then write the new pair here.
-    assert (OBSERVATION_VERSION, OBSERVATION.fingerprint()) == (3, "8bb1a4d9c601a1c6")
+    assert (OBSERVATION_VERSION, OBSERVATION.fingerprint()) == (4, "cc9ed948a860af8f")
 
 
 def test_the_description_names_every_field_with_its_unit() -> None:

@@ -13,18 +13,16 @@ points = st.floats(0.0, 1000.0)
 
 
 def test_rent_is_quoted_for_sixteenfold_growth_and_is_capped() -> None:
-    rents = [rent_points(size, 1000, rent=5.0, cap=10.0) for size in (1000, 2000, 4000, 16_000, 256_000, 10**30, 10)]
+    rents = [rent_points(size, 1000, rent=5.0) for size in (1000, 2000, 4000, 16_000, 256_000, 10**30, 10)]
     assert rents == pytest.approx([0.0, 1.25, 2.5, 5.0, 10.0, 10.0, 0.0])
 
 
 def test_the_score_is_accuracy_minus_rent() -> None:
-    assert score(80.0, 4000, 1000, rent=5.0, cap=10.0) == pytest.approx(77.5)
-    assert score(80.0, 4000, 1000, rent=5.0, cap=2.0) == pytest.approx(78.0)
+    assert score(80.0, 4000, 1000, rent=5.0) == pytest.approx(77.5)
+    assert score(80.0, 4000, 1000, rent=0.0) == 80.0
 
 
-@given(small=counts, more=counts, host=counts, rent=points, cap=points)
-def test_rent_lies_between_nothing_and_the_cap_and_never_falls_with_size(
-    small: float, more: float, host: float, rent: float, cap: float
-) -> None:
-    before, after = (rent_points(size, host, rent, cap) for size in sorted((small, more)))
-    assert 0.0 <= before <= after <= cap
+@given(small=counts, more=counts, host=counts, rent=points)
+def test_rent_lies_between_nothing_and_twice_itself_and_never_falls_with_size(small: float, more: float, host: float, rent: float) -> None:
+    before, after = (rent_points(size, host, rent) for size in sorted((small, more)))
+    assert 0.0 <= before <= after <= 2.0 * rent

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from esper.kasmina import Growable
 from esper.leyline.actions import WAIT, Decision, Op
 from esper.leyline.events import Event, StageChanged
-from esper.leyline.reports import EpochReport, GateConfig
+from esper.leyline.reports import EpochReport, GateConfig, LifecycleConfig
 from esper.leyline.score import rent_points
 from esper.leyline.stages import BLENDED, Stage
 from esper.simic.evaluation import Evaluation
@@ -67,7 +67,7 @@ class Episode:
         """Points of the harvested network minus its rent, minus the control's: what a plan is worth."""
         config, first, ended = RewardConfig(mode=mode), self.steps[0].before, control.final
         assert ended is not None
-        rent = rent_points(self.final.parameters, first.start_parameters, config.rent, config.rent_cap)
+        rent = rent_points(self.final.parameters, first.start_parameters, first.rent)
         if mode == "loss":
             return config.points_per_nat * (ended.loss - self.final.loss) - rent
         return self.final.accuracy - ended.accuracy - rent
@@ -354,7 +354,8 @@ def train(controller: Controller, *, width: int = 4, seed: int = 0, budget: int 
     (x, y), (val_x, val_y) = spirals(500, seed), spirals(1000, 10_000 + seed)
     net = network(width, seed)
     gates = GateConfig.permissive()
-    model = Growable(net, [FIRST, SECOND], x[:4], gates=gates, seed=seed)
+    # Without the last call: it would keep what is held to the end, and holding would be no exploit.
+    model = Growable(net, [FIRST, SECOND], x[:4], gates=gates, lifecycle=LifecycleConfig(last_call=False), seed=seed)
     optimizer = torch.optim.SGD(model.parameter_groups(), lr=0.25, momentum=0.9, nesterov=True)
 
     def evaluate(network: nn.Module) -> Evaluation:

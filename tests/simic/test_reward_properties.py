@@ -99,7 +99,7 @@ def test_progress_and_rent_sum_to_where_the_harvested_network_stands(stream: lis
     first, sums, end = stream[0], discounted(stream, final), 0.995 ** len(stream)
     leads = [parts.accuracy_points(each) - 60.0 for each in (first.val_accuracy, final.accuracy)]
     sizes = (parts.effective_parameters(first.seeds, 1000), final.parameters)
-    rents = [rent_points(each, 1000, CONFIG.rent, CONFIG.rent_cap) for each in sizes]
+    rents = [rent_points(each, 1000, first.rent) for each in sizes]
     assert sums["progress"] == pytest.approx(end * math.tanh(leads[1] / 40.0) - math.tanh(leads[0] / 40.0), abs=1e-12)
     scores = [math.tanh((lead - rent) / 40.0) for lead, rent in zip(leads, rents, strict=True)]
     assert sums["progress"] + sums["rent"] == pytest.approx(end * scores[1] - scores[0], abs=1e-12)
@@ -163,6 +163,6 @@ def test_a_config_is_read_from_toml_and_its_ranges_are_checked(tmp_path: Any) ->
     config = RewardConfig(mode="loss", gamma=0.99, holding_cap=0.2)
     (tmp_path / "reward.toml").write_text(to_toml(config))
     assert load(RewardConfig, tmp_path / "reward.toml") == config
-    for key, value in {"gamma": 1.1, "rent": -1.0, "scale": 0.0, "mode": "dense", "thrash_epochs": 0}.items():
+    for key, value in {"gamma": 1.1, "scale": 0.0, "mode": "dense", "thrash_epochs": 0}.items():
         with pytest.raises(ConfigError, match=key):
             from_mapping(RewardConfig, {key: value})

@@ -15,6 +15,7 @@ import numpy as np
 
 from esper.leyline.actions import Decision, Op
 from esper.leyline.reports import EpochReport, Gate, GateVerdict, LifecycleConfig, SeedReport, Topology
+from esper.leyline.score import USUAL_RENT
 from esper.leyline.stages import BLENDED, LIVE, OCCUPIED, Stage, check_transition
 from esper.tamiyo import Controller, Observation, Rules, SignalTracker
 from tests.tamiyo.samples import HEALTHY, report, seed
@@ -40,6 +41,7 @@ class World:
     images: int = 360
     strict: bool = False
     auto_advance: bool = True
+    rent: float = USUAL_RENT
     rollback: int = 0
     """Epoch in which the governor takes every live seed away; 0 for never."""
 
@@ -75,6 +77,7 @@ class SimulatedHost:
         return report(
             *self.seeds,
             epoch=self.epoch,
+            rent=self.world.rent,
             budget=self.world.budget,
             steps=10 * self.epoch,
             val_accuracy=accuracy,

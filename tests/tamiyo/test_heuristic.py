@@ -24,7 +24,6 @@ HARMFUL = (("norm", -1.0), ("conv_small", -3.0), ("conv_light", -5.0), ("conv_he
 USELESS = (("norm", 0.0), ("conv_small", 0.0), ("conv_light", 0.1), ("conv_heavy", 0.2))
 FLAT = [60.0] * 8
 PINNED = HeuristicConfig(
-    rent=5.0,
     noise_floor=0.3,
     dependence=0.0,
     gain_share=0.1,
@@ -68,13 +67,14 @@ def decide(
     memory: HeuristicMemory | None = None,
     passed: bool = True,
     budget: int = 25,
+    rent: float = 5.0,
     **config: Any,
 ) -> Decision:
     """What the heuristic decides after epochs with these accuracies and such seeds, remembering what is given."""
     values = FLAT if accuracies is None else accuracies
     watching = tracker(tuple(each.slot for each in seeds))
     moments: list[EpochReport] = [
-        report(*seeds, val_accuracy=value, train_accuracy=value + 2.0, epoch=i, budget=budget, passed=passed)
+        report(*seeds, val_accuracy=value, train_accuracy=value + 2.0, epoch=i, budget=budget, passed=passed, rent=rent)
         for i, value in enumerate(values, start=1)
     ]
     seen = [watching.observe(moment) for moment in moments][-1]
@@ -120,8 +120,8 @@ def test_a_host_without_error_left_is_left_alone_and_so_is_any_when_rent_is_high
     assert play(make("heuristic", HeuristicConfig(first_epoch=2)), easy)[0].germinated == 0
     # After one epoch nobody can tell how far a host gets by itself: there is one try, and no other.
     assert play(make("heuristic"), easy)[0].germinated == 1
-    assert play(make("heuristic", HeuristicConfig(rent=1000.0, rent_cap=1000.0)))[0].germinated == 0
-    assert play(make("heuristic", HeuristicConfig(rent=0.0)))[0].germinated == 3
+    assert play(make("heuristic"), World(rent=1000.0))[0].germinated == 0
+    assert play(make("heuristic"), World(rent=0.0))[0].germinated == 3
 
 
 @settings(max_examples=40)
@@ -208,15 +208,15 @@ def test_more_error_justifies_a_larger_seed_and_little_error_none() -> None:
     assert chosen == ["conv_heavy", "conv_light", "conv_light", ""]
 
 
-def test_a_seed_pays_what_the_whole_network_s_rent_rises_by_and_nothing_once_that_is_capped() -> None:
+def test_a_seed_pays_what_the_whole_network_s_rent_rises_by_and_nothing_where_there_is_none() -> None:
     # The host grew from 1,000 to 4,000 parameters, so its rent is 2.5. conv_heavy raises it by 5 / 4 * log2(5.2 / 4) = 0.47, norm by
-    # 0.01; with all preferences alike the smallest is chosen, and under a cap of 2.5, where nothing costs more, the first.
+    # 0.01; with all preferences alike the smallest is chosen, and without rent, where nothing costs more, the first.
     grown = seed("r0c1", Stage.FOSSILIZED, parameters=3000)
     alike = {"conv_heavy": 1.0, "conv_light": 1.0, "norm": 1.0}
-    paying, capped = decide(seed(), grown, preferences=alike), decide(seed(), grown, preferences=alike, rent_cap=2.5)
-    assert (paying.blueprint, capped.blueprint) == ("norm", "conv_heavy")
+    paying, free = decide(seed(), grown, preferences=alike), decide(seed(), grown, preferences=alike, rent=0.0)
+    assert (paying.blueprint, free.blueprint) == ("norm", "conv_heavy")
     assert paying.reason.endswith("for a rent of 0.01")
-    assert capped.reason.endswith("for a rent of 0.00")
+    assert free.reason.endswith("for a rent of 0.00")
     heavy = decide(seed(), grown, preferences={"conv_heavy": 1.0}, default_preference=0.0)
     assert heavy.reason.endswith("for a rent of 0.47")
 

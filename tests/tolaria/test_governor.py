@@ -64,17 +64,29 @@ def test_divergence_is_not_judged_during_warm_up() -> None:
 
 
 def test_collapse_to_the_uniform_prediction_after_learning() -> None:
-    assert "uniform" in governor().judge(0.5, math.log(10) * 0.99, 10.0)
+    assert "uniform" in governor().judge(0.5, math.log(10) * 0.99, 20.0)
 
 
 def test_a_host_that_never_learned_cannot_collapse() -> None:
     slow = governor([2.25] * 12)
-    assert slow.judge(2.3, math.log(10), 10.0) == ""
+    assert slow.judge(2.3, math.log(10), 20.0) == ""
+
+
+def test_collapse_to_chance_is_seen_whatever_the_loss_and_at_once() -> None:
+    """With ten classes chance is 10, up to 15 is near it, and a host that had 30 was well above."""
+    for best, now, collapsed in ((30.0, 15.0, True), (29.9, 9.7, False), (80.0, 15.1, False), (80.0, 9.7, True)):
+        judge = Governor(GovernorConfig(), classes=10)
+        assert judge.judge(2.0, 2.0, best) == ""
+        assert ("chance" in judge.judge(2.0, 2.1, now)) is collapsed, (best, now)
+
+
+def test_judging_by_chance_can_be_switched_off() -> None:
+    assert governor([2.25] * 12, chance_band=1.0).judge(2.3, 2.2, 5.0) == ""
 
 
 def test_the_band_around_the_uniform_loss_is_6_5_percent() -> None:
     for share, collapsed in ((1.06, True), (1.07, False), (0.94, True), (0.93, False)):
-        assert ("uniform" in governor().judge(0.5, share * math.log(10), 10.0)) is collapsed
+        assert ("uniform" in governor().judge(0.5, share * math.log(10), 20.0)) is collapsed
 
 
 @given(st.lists(st.floats(0.01, 5.0), max_size=60), st.integers(0, 59))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -177,12 +178,13 @@ def collapse(host: Host) -> None:
     host.optimizer.state.clear()  # momentum would carry it away from there
 
 
-def test_collapse_to_the_uniform_prediction_rolls_back() -> None:
-    host = learned(QUICK)
+@pytest.mark.parametrize(("chance_band", "why"), [(1.5, "chance"), (1.0, "uniform")])
+def test_collapse_rolls_back(chance_band: float, why: str) -> None:
+    host = learned(replace(QUICK, chance_band=chance_band))
     assert host.governor.has_learned
     collapse(host)
     report, events = epoch(host)
-    assert "uniform" in report.anomaly
+    assert why in report.anomaly
     assert len(rollbacks(events)) == 1
     assert report.val_loss < 0.9 * math.log(10)
     assert restored(host)

@@ -264,6 +264,8 @@ class HostFinished(Event):
     host_parameters: int
     """Before anything grew."""
     parameters: int
+    rent: float
+    """What its user pays for size: points for a network that grew sixteenfold."""
     control_accuracy: float | None
     control_loss: float | None
     """On val, of its twin at its end; None without one."""

@@ -21,7 +21,7 @@ from esper.leyline.errors import unknown
 from esper.leyline.reports import Gate
 from esper.leyline.stages import Stage
 
-OBSERVATION_VERSION = 3
+OBSERVATION_VERSION = 4
 """Goes up by one with every change to the names, scales or bounds below."""
 
 OBSERVATION_LIMIT = 10.0
@@ -116,6 +116,7 @@ HOST_FIELDS: tuple[Field, ...] = (
     _field("parameters", "log10(1 + parameters of the network)", 0.0, 10.0, "a small host gains more from a seed than a large one"),
     _field("growth", "log2(parameters / parameters at the start)", 0.0, 10.0, "what has been spent so far"),
     _field("harvest_growth", "log2(parameters of host and fossils / at the start)", 0.0, 10.0, "what the harvest will have cost"),
+    _field("rent", f"{_POINTS}, of a network that grew sixteenfold", 0.0, 10.0, "what size costs this user, and so what a seed must bring"),
     _field("slots_in_use", "share of enabled slots that hold a module", 0.0, 1.0, "how much room is left"),
     *(
         _field(f"share_{stage.name.lower()}", "share of enabled slots", 0.0, 1.0, "what is going on elsewhere in the host")

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from esper.leyline.actions import Style
 from esper.leyline.config import Range, check_ranges
+from esper.leyline.score import USUAL_RENT
 from esper.leyline.stages import Stage
 from esper.leyline.travel import travels
 
@@ -185,6 +186,9 @@ class LifecycleConfig:
     reset_epochs: Annotated[int, Range(1)] = 1
     auto_advance: bool = True
     """The epoch's tick takes G1 and G3 by itself, so that what is left to decide is when to start blending."""
+    last_call: bool = True
+    """After the last decision of the budget, a seed in HOLDING that G5 lets pass and that is worth its rent is kept, whoever decides; all
+    other live seeds are dropped."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -236,5 +240,7 @@ class EpochReport:
     """Seeds germinated so far."""
     rollbacks: int
     """Rollbacks so far."""
+    rent: float = USUAL_RENT
+    """What this host's user pays for size: points for a network that grew sixteenfold."""
     anomaly: str = ""
     """Why the governor rolled the host back in this epoch; empty when it did not."""

@@ -23,6 +23,7 @@ from esper.leyline.config import load
 from esper.leyline.errors import ConfigError, StateError
 from esper.leyline.events import Event, HostStarted, RoundFinished, RunFinished
 from esper.leyline.reports import EpochReport
+from esper.leyline.score import MOST_RENT, USUAL_RENT
 from esper.leyline.stages import Stage
 from esper.nissa import BEGINNING, Hub, JsonlSink, Sink
 from esper.simic.evaluation import Evaluation, Scoring
@@ -74,6 +75,7 @@ class GardenerConfig:
     slots: tuple[str, ...]
     epochs: int | None = None
     max_seeds: int | None = None
+    rent: float = USUAL_RENT
     classes: int = 10
     seed: int = 0
 
@@ -90,6 +92,7 @@ class Gardener:
     behind a network that grows, so before each evaluation they are made anew from its first batches (about 256 samples), and put back
     afterwards. `model.harvest()` uses it too.
     epochs: how long training will go on, if known; a controller plans by it. max_seeds: most seeds in the network at once.
+    rent: what size costs you, in points of accuracy for a network that grows sixteenfold: 0 takes whatever helps, 60 only what helps much.
     classes: of the problem, for the scale of the loss. seed: of a controller that draws at random.
     run: a folder to record everything in, as a run of `esper train` does; `finish()` ends it, and so does leaving a `with` block. A
     folder that was left half-way goes on. sinks: whoever else wants the events as they happen.
@@ -107,6 +110,7 @@ class Gardener:
         recalibrate: Iterable[Any] | None = None,
         epochs: int | None = None,
         max_seeds: int | None = None,
+        rent: float = USUAL_RENT,
         classes: int = 10,
         seed: int = 0,
         run: str | os.PathLike[str] | None = None,
@@ -123,11 +127,13 @@ class Gardener:
         if epochs is not None:
             _check_count("epochs", epochs, 1)
         _check_count("classes", classes, 2)
+        if not isinstance(rent, int | float) or not 0.0 <= rent <= MOST_RENT:
+            raise ConfigError(f"rent is {rent!r}; expected points for a network that grows sixteenfold, from 0 to {MOST_RENT:g}")
         self.controller, rules = controller_for(policy), Rules(max_seeds=max_seeds)
         model.follow(optimizer)
         self.model, self.optimizer, self.evaluate = model, optimizer, evaluate
         model.reference = recalibrate
-        self.epochs, self.classes, self.seed = epochs, classes, seed
+        self.epochs, self.rent, self.classes, self.seed = epochs, float(rent), classes, seed
         self.history: list[Entry] = []
         """What was seen, done and why, one entry for each step."""
         self.epoch = self.germinated = self.steps = 0
@@ -143,7 +149,13 @@ class Gardener:
         self._began = False
         """Whether the record has its beginning."""
         self.config = GardenerConfig(
-            policy=self.controller.name, slots=model.slot_ids, epochs=epochs, max_seeds=max_seeds, classes=classes, seed=seed
+            policy=self.controller.name,
+            slots=model.slot_ids,
+            epochs=epochs,
+            max_seeds=max_seeds,
+            rent=self.rent,
+            classes=classes,
+            seed=seed,
         )
         self.folder = None if run is None else _folder(Path(run), self.config)
         self.hub = Hub(None if self.folder is None else JsonlSink(self.folder.events), sinks)
@@ -281,6 +293,7 @@ class Gardener:
             flops={},
             germinated=self.germinated,
             rollbacks=0,
+            rent=self.rent,
         )
         return report, evaluated[wanted[0]][1]
 

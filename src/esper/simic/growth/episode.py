@@ -14,7 +14,8 @@ from esper.leyline.actions import Decision, Op
 from esper.leyline.errors import EsperError
 from esper.leyline.events import AnyEvent, Decided, EpochFinished, Event, Interaction, Refused, SeedMeasured
 from esper.leyline.reports import EpochReport, Topology
-from esper.leyline.stages import OCCUPIED
+from esper.leyline.score import rent_points
+from esper.leyline.stages import OCCUPIED, Stage
 from esper.tamiyo import Observation, Rules, SignalTracker
 
 
@@ -67,7 +68,25 @@ class Episode:
             refused = str(error)
             events.append(Refused(op=decision.op, slot=decision.slot, reason=refused))
         self.tracker.note_decision(decision, succeeded=not refused)
+        if observation.report.epoch >= observation.report.budget and self.growing.model.lifecycle.last_call:
+            self._last_call(observation)
         return Step(decision, refused, (*events, *self.growing.end_epoch()))
+
+    def _last_call(self, observation: Observation) -> None:
+        """Nothing comes after this decision, and live seeds are dropped: one that its gate lets pass and that is worth its rent is kept,
+        whoever decides."""
+        model, report, may = self.growing.model, observation.report, observation.masks.slots(Op.FOSSILIZE)
+        stages = {id: slot.state.stage for id, slot in model.slots.items()}
+        kept = report.start_parameters + sum(seed.parameters for seed in report.seeds if stages[seed.slot] is Stage.FOSSILIZED)
+
+        def rent(parameters: int) -> float:
+            return rent_points(parameters, report.start_parameters, report.rent)
+
+        for seed, legal in zip(report.seeds, may.tolist(), strict=True):
+            worth = seed.contribution is not None and seed.contribution > rent(kept + seed.parameters) - rent(kept)
+            if legal and worth and stages[seed.slot] is Stage.HOLDING:
+                model.fossilize(seed.slot)
+                kept += seed.parameters
 
 
 # Reports and decisions as events

@@ -156,6 +156,7 @@ class HostRun:
             test_loss=None if score is None else score.loss,
             host_parameters=host.start_parameters,
             parameters=final.parameters,
+            rent=host.member.rent,
             control_accuracy=None if control is None or control.final is None else control.final.accuracy,
             control_loss=None if control is None or control.final is None else control.final.loss,
             flops=dict(host.flops),

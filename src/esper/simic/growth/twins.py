@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 
 import torch
 
+import esper
 from esper.leyline.codec import from_plain, to_plain
 from esper.leyline.errors import RunError, StateError
 from esper.leyline.files import replace_file
+from esper.leyline.score import USUAL_RENT
 from esper.simic.growth.config import GrowthConfig
 from esper.simic.rewards import Twin
 from esper.tolaria.data.sources import cache_folder
@@ -21,6 +24,8 @@ from esper.tolaria.training.host import Host
 
 HOW = ("clip", "precision", "channels_last", "compile", "eval_batch", "recalibrate")
 """Settings of training that a host without seeds depends on."""
+CODE = ("leyline", "kasmina", "tolaria", "simic/growth")
+"""The parts of the package that train and measure hosts."""
 
 
 class TwinCache:
@@ -54,11 +59,20 @@ class TwinCache:
 
     def _key(self, host: Host) -> str:
         how = {name: getattr(self.config.training, name) for name in HOW}
-        governor, built = asdict(self.config.training.governor), host.task.fingerprint(host.member)
+        # What size costs changes nothing in a network that does not grow.
+        governor, built = asdict(self.config.training.governor), host.task.fingerprint(replace(host.member, rent=USUAL_RENT))
         device = host.split.x.device
         where = [device.type, choose(self.config.engine, self.config.training, device).engine]
-        facts = [built, host.data.fingerprint, host.seed, how, governor, where, torch.__version__]
+        facts = [built, host.data.fingerprint, host.seed, how, governor, where, torch.__version__, code_version()]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
+
+
+@cache
+def code_version() -> str:
+    """A hash of the code that trains and measures a host: another version of it may give other courses."""
+    root = Path(esper.__file__).parent
+    files = sorted(path for name in CODE for path in (root / name).rglob("*.py"))
+    return hashlib.sha256(b"".join(path.relative_to(root).as_posix().encode() + path.read_bytes() for path in files)).hexdigest()
 
 
 def _read(path: Path, epochs: int) -> Twin | None:

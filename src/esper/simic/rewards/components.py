@@ -73,7 +73,7 @@ def progress_level(lead: float, config: RewardConfig) -> float:
 
 
 def rent_level(lead: float, rent: float, config: RewardConfig) -> float:
-    """progress * (tanh((d - rent) / scale) - tanh(d / scale)), rent in points. From -progress * rent_cap / scale to 0.
+    """progress * (tanh((d - rent) / scale) - tanh(d / scale)), rent in points. From -2 * progress to 0.
 
     Near -rent / scale. With progress it makes progress * tanh((d - rent) / scale), the running score: points and rent count alike
     however far ahead the host is.

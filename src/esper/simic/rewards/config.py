@@ -46,10 +46,6 @@ class RewardConfig:
     """All seeds together are credited with no more points than the host is ahead after rent, and so many for the noise of val."""
     pbrs: Weight = 0.02
     """Weight of the potential of stages: a fossil's potential is 8."""
-    rent: Points = 5.0
-    """Points that a network costs which grew sixteenfold, as in the score."""
-    rent_cap: Points = 10.0
-    """Most points that rent can come to."""
     terminal: Weight = 2.0
     """Weight of the final score against the control's."""
     fossil_bonus: Cost = 0.01

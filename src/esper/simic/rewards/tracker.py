@@ -136,7 +136,7 @@ class RewardTracker:
     def _rent(self, report: EpochReport, seeds: Sequence[SeedReport]) -> float:
         """Rent of the host with these of its seeds as they are blended in now, in points."""
         host = report.start_parameters
-        return rent_points(parts.effective_parameters(seeds, host), host, self.config.rent, self.config.rent_cap)
+        return rent_points(parts.effective_parameters(seeds, host), host, report.rent)
 
     def _end(self, report: EpochReport, events: Sequence[Event], control: Twin | None, final: FinalScore) -> tuple[Levels, float]:
         """The levels of the harvested network, and the terminal reward. No report shows what the last act did: the events do."""
@@ -154,7 +154,7 @@ class RewardTracker:
 
     def _ended(self, final: FinalScore, report: EpochReport) -> tuple[float, float]:
         """Points and rent of a network that is harvested."""
-        rent = rent_points(final.parameters, report.start_parameters, self.config.rent, self.config.rent_cap)
+        rent = rent_points(final.parameters, report.start_parameters, report.rent)
         return self._points(final.accuracy, final.loss, report.classes), rent
 
     def _credit(self, seed: SeedReport, lead: float) -> float:

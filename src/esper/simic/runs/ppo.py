@@ -224,8 +224,7 @@ class PPORun:
 
     def scores(self, arm: str) -> list[float]:
         """Val accuracy in points minus rent, host by host."""
-        reward = self.config.reward
-        return [score(r.val_accuracy, r.parameters, r.host_parameters, reward.rent, reward.rent_cap) for r in self.arms[arm]]
+        return [score(r.val_accuracy, r.parameters, r.host_parameters, r.rent) for r in self.arms[arm]]
 
     def arm_figures(self, arm: str) -> dict[str, float]:
         """One arm of the examination: means over its hosts."""

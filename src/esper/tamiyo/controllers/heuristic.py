@@ -54,10 +54,6 @@ class HeuristicConfig:
     """The thresholds of the rules. "Noise" is the standard deviation of the host's recent val accuracies around their trend."""
 
     # What things are worth
-    rent: NonNegative = 5.0
-    """Points that a network costs which grew sixteenfold; half as much for fourfold."""
-    rent_cap: NonNegative = 10.0
-    """Most points that a network costs, however large it grew."""
     noise_floor: NonNegative = 0.5
     """Least noise that is believed, in points: about two images in 360."""
     dependence: Share = 0.5
@@ -338,7 +334,7 @@ class _View:
 
     def _rent(self, parameters: int) -> float:
         """Rent of the whole network with so many parameters, in points. A seed pays the difference that it makes."""
-        return rent_points(parameters, self.report.start_parameters, self.config.rent, self.config.rent_cap)
+        return rent_points(parameters, self.report.start_parameters, self.report.rent)
 
     def _net(self, seed: SeedReport) -> float:
         """What a HOLDING seed is thought to bring for good, after rent, in points."""

@@ -335,6 +335,7 @@ def _harvest_values(report: EpochReport) -> dict[str, float]:
         "harvest_accuracy": report.harvest_accuracy / 100.0,
         "harvest_loss": _finite_loss(report.harvest_loss / math.log(report.classes)),
         "at_stake": (report.val_accuracy - report.harvest_accuracy) / 10.0,
+        "rent": report.rent / 10.0,
         "harvest_growth": _log_ratio(report.start_parameters + fossils, report.start_parameters, 2),
     }
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from esper.leyline.config import Count, NonNegative, NonNegativeInt, Range, Size, check_ranges, replace_fields
 from esper.leyline.errors import ConfigError
+from esper.leyline.score import MOST_RENT, USUAL_RENT
 from esper.tolaria.data.streams import stream_seed
 
 Schedule = Literal["constant", "linear", "cosine", "step"]
@@ -64,6 +65,9 @@ class Member:
     """Nesterov's momentum of SGD; AdamW has none."""
     augment: bool = False
     """Vision: shift and mirror the training images at random."""
+    rent: Annotated[float, Range(0, MOST_RENT)] = USUAL_RENT
+    """What its user pays for size: points of accuracy for a network that grew sixteenfold, half as many for fourfold. Training does not
+    depend on it; the score, the rewards and whoever decides do."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -1,8 +1,9 @@
 """The governor: watches one host's losses and puts it back on its feet when training goes wrong.
 
 Anomalies: a loss that is not finite, at once; divergence, a loss above mean + 6 sigma and above 3 times the mean, three epochs running;
-and collapse to the uniform prediction, by loss and by accuracy, after the host had learned something. The statistical ones are inactive
-until ten losses are known. An anomalous loss never enters the window, else the next one would no longer stand out.
+collapse to the uniform prediction, by loss and by accuracy, after the host had learned something; and collapse to chance, by accuracy
+alone, after the host was well above it. Those that need statistics, divergence and the uniform prediction, are inactive until ten losses
+are known. An anomalous loss never enters the window, else the next one would no longer stand out.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class GovernorConfig:
     collapsed_below: Annotated[float, Range(0, 1)] = 0.5
     """A collapsed host has less than this share of its best accuracy: one that is sure of itself and often wrong may have the loss of
     the uniform prediction too."""
+    chance_band: Annotated[float, Range(1)] = 1.5
+    """An accuracy up to this multiple of 1 / K is chance; a host was well above it with twice as much. 1 never judges by it alone."""
     snapshot_every: Annotated[int, Range(1)] = 5
     """Epochs between snapshots; one is also taken after each fossilisation."""
 
@@ -46,7 +49,7 @@ class Governor:
     """Judges one host's losses, epoch by epoch. `classes` is K: ln K is the loss of the uniform prediction."""
 
     def __init__(self, config: GovernorConfig, classes: int) -> None:
-        self.config, self.uniform = config, math.log(classes)
+        self.config, self.uniform, self.chance = config, math.log(classes), 100.0 / classes
         self.losses: deque[float] = deque(maxlen=config.window)
         self.streak = 0
         self.has_learned = False
@@ -58,6 +61,8 @@ class Governor:
             which = "train" if not math.isfinite(train_loss) else "val"
             self.streak = 0
             return f"the {which} loss is {train_loss if which == 'train' else val_loss}"
+        if self._at_chance(val_accuracy):
+            return f"val accuracy {val_accuracy:.1f} is chance ({self.chance:.1f}) after the host had {self.best_accuracy:.1f}"
         if self._collapsed(val_loss, val_accuracy):
             return f"val loss {val_loss:.3f} is that of the uniform prediction ({self.uniform:.3f}) after the host had learned"
         if self._anomalous(val_loss):
@@ -76,6 +81,10 @@ class Governor:
     def healthy(self) -> bool:
         """Whether the last loss was an ordinary one: only then may a snapshot be taken."""
         return self.streak == 0
+
+    def _at_chance(self, accuracy: float) -> bool:
+        most = self.config.chance_band * self.chance
+        return self.config.chance_band > 1.0 and accuracy <= most and self.best_accuracy >= 2.0 * most
 
     def _collapsed(self, loss: float, accuracy: float) -> bool:
         near = abs(loss - self.uniform) < self.config.uniform_band * self.uniform

@@ -176,6 +176,7 @@ class Host:
             flops=flops,
             germinated=self.germinated,
             rollbacks=self.rollbacks,
+            rent=self.member.rent,
             anomaly=anomaly,
         )
 
