@@ -17,19 +17,18 @@ from tests.simic.plans import Script, grow
 
 GROWN = grow((1, "r0c0", "conv_light"), keep=False)
 """Blends a seed in and holds it to the end."""
-HEAVY = grow((1, "r0c0", "conv_heavy"), keep=False)
 
 
-def ended(*, last_call: bool = True, rent: float = 5.0, script: Script = GROWN, epochs: int = 12) -> Growth:
+def ended(*, last_call: bool = True, rent: float = 5.0, script: Script = GROWN, kernel: int = 1) -> Growth:
     """A standard host of the digits under the script."""
     training = TrainingConfig(gates=GateConfig.permissive(), lifecycle=LifecycleConfig(last_call=last_call))
-    growth = Growth(GrowthConfig(epochs=epochs, control=False, training=training, fix={"rent": str(rent)}))
+    growth = Growth(GrowthConfig(epochs=12, control=False, training=training, fix={"rent": str(rent), "kernel": str(kernel)}))
     Play(growth, ControllerDecider([script]), [Start("digits", 0)]).through()
     return growth
 
 
 def test_a_seed_that_is_held_to_the_end_is_kept_if_it_is_worth_its_rent() -> None:
-    kept, dropped, dear = ended().hosts[0].result, ended(last_call=False).hosts[0].result, ended(rent=100.0, script=HEAVY).hosts[0].result
+    kept, dropped, dear = ended().hosts[0].result, ended(last_call=False).hosts[0].result, ended(rent=100.0, kernel=3).hosts[0].result
     assert kept is not None
     assert dropped is not None
     assert dear is not None
