@@ -24,8 +24,8 @@ from typing import Any
 from esper.cli.flags import Parser, add_flags, changes
 from esper.leyline.config import replace_fields
 from esper.nissa import Hub
-from esper.simic.runs.paired import paired_difference
 from esper.simic.runs.ppo_config import PPORunConfig
+from esper.simic.statistics import paired_difference
 
 ARMS = ("wait", "random", "fixed", "heuristic")
 

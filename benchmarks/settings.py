@@ -28,7 +28,7 @@ from esper.leyline.errors import ConfigError, EsperError
 from esper.leyline.score import score
 from esper.simic.growth.config import ControllerRunConfig
 from esper.simic.growth.deciding import controller_for
-from esper.simic.runs.paired import paired_difference
+from esper.simic.statistics import paired_difference
 
 
 def grow(changes: dict[str, object]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ AGAINST = [
     # inside the packages
     ("esper.simic.growth.episode", "esper.simic.learning.ppo"),
     ("esper.simic.growth.play", "esper.simic.gardener"),
-    ("esper.simic.learning.rollout", "esper.simic.runs.paired"),
+    ("esper.simic.learning.rollout", "esper.simic.runs.work"),
     ("esper.simic.learning.rollout", "esper.simic.environment.view"),
     ("esper.simic.environment.view", "esper.simic.learning.popart"),
     ("esper.simic.environment.hosts", "esper.simic.runs.runner"),

@@ -8,6 +8,7 @@ from typing import Any
 
 from esper.cli.scenes import METHOD_WORDS
 from esper.cli.tables import Row, print_rows
+from esper.simic.statistics import LEAST_HOSTS, TOO_FEW, bounds
 
 WIDTH = 80
 """Columns of the narrowest terminal that results are laid out for."""
@@ -39,7 +40,7 @@ def print_run(summary: dict[str, Any]) -> None:
     _say(f"test accuracy of the harvested networks: {mean:.2f} on average")
     if "against_control" in summary:
         found = summary["against_control"]["test_accuracy"]
-        sure = f"95 % interval {_interval(found)}, better on {_wins(found)}" if found["pairs"] > 1 else "on one host"
+        sure = f"{_interval(found)}, better on {_wins(found)}"
         _say(f"against the same hosts without growth: {found['mean']:+.2f} points, {sure}")
     for sentence in failures(summary):
         _say(sentence)
@@ -53,7 +54,7 @@ def print_learning(summary: dict[str, Any]) -> None:
     for name, arm in examination["arms"].items():
         row = {"": name, "score": arm["score"], "val": arm["accuracy"], "size x": arm["growth"], "fossils": arm["fossils"]}
         found = examination["policy_against"].get(name)
-        difference, wins = (f"{found['mean']:+.2f} {_interval(found)}", _wins(found)) if found else ("", "")
+        difference, wins = (_difference(found), _wins(found)) if found else ("", "")
         rows.append({**row, "policy minus it [95 %]": difference, "better on": wins})
     _say(f"\nexamination on {examination['hosts']} unseen hosts; score is the val accuracy of the harvested network minus rent:")
     print_rows(rows, tuple(rows[0]), wrapped=[], width=WIDTH)
@@ -125,7 +126,9 @@ def _counts(ops: dict[str, int]) -> str:
 
 
 def verdict(examination: dict[str, Any]) -> str:
-    """What was learned, in a sentence that the intervals bear out."""
+    """What was learned, in a sentence that the intervals bear out; none where there are too few hosts for them."""
+    if examination["hosts"] < LEAST_HOSTS:
+        return f"{TOO_FEW} and so for a verdict: examine {LEAST_HOSTS} or more, with --examined"
     better = [name for name, d in examination["policy_against"].items() if d["low"] > 0]
     worse = [name for name, d in examination["policy_against"].items() if d["high"] < 0]
     open_question = [name for name in examination["policy_against"] if name not in better and name not in worse]
@@ -140,7 +143,12 @@ def verdict(examination: dict[str, Any]) -> str:
 
 
 def _interval(found: dict[str, Any]) -> str:
-    return f"[{found['low']:+.2f}, {found['high']:+.2f}]" if found["pairs"] > 1 else ""
+    return TOO_FEW if found["low"] is None else f"95 % interval {bounds(found['low'], found['high'])}"
+
+
+def _difference(found: dict[str, Any]) -> str:
+    """A mean, with its interval where there is one."""
+    return f"{found['mean']:+.2f}" + ("" if found["low"] is None else f" {bounds(found['low'], found['high'])}")
 
 
 def _wins(found: dict[str, Any]) -> str:

@@ -17,13 +17,13 @@ from esper.simic.growth.environment import Growth, Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
 from esper.simic.growth.recording import FOLDER, EpisodeRecorder
 from esper.simic.plugins import plugin_hashes
-from esper.simic.runs.paired import paired_difference
 from esper.simic.runs.work import machine, run_started, versions
+from esper.simic.statistics import paired_difference
 from esper.tamiyo import make as make_controller
 from esper.tolaria.tasks import get as get_task
 
-COMPARED = ("test_accuracy", "val_accuracy", "test_loss", "val_loss")
-"""Figures in which hosts are compared with their twins."""
+COMPARED = {"test_accuracy": False, "val_accuracy": False, "test_loss": True, "val_loss": True}
+"""Figures in which hosts are compared with their twins, and whether lower is better."""
 
 
 class ControllerRun:
@@ -101,7 +101,8 @@ class ControllerRun:
         if control:
             summary["control"] = control
             summary["against_control"] = {
-                name: asdict(paired_difference([row[name] for row in grown], [row[name] for row in control])) for name in COMPARED
+                name: asdict(paired_difference([row[name] for row in grown], [row[name] for row in control], lower_is_better=lower))
+                for name, lower in COMPARED.items()
             }
         return summary
 

@@ -27,9 +27,9 @@ from esper.simic.learning.policy_decider import PolicyDecider
 from esper.simic.learning.ppo import Learner
 from esper.simic.learning.rollout import Rollout, RolloutBuffer
 from esper.simic.plugins import load_plugins, plugin_hashes
-from esper.simic.runs.paired import paired_difference
 from esper.simic.runs.ppo_config import PPORunConfig
 from esper.simic.runs.work import machine, run_started, versions
+from esper.simic.statistics import paired_difference
 from esper.tamiyo import blueprint_names, make
 from esper.tamiyo.policy.heads import Exploration
 from esper.tamiyo.policy.network import PolicyConfig
