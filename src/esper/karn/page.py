@@ -1,0 +1,86 @@
+"""A page that stands by itself: one HTML file with tables and charts, which loads nothing and runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from esper.karn.charts import STYLE
+from esper.leyline.errors import RunError
+from esper.leyline.files import replace_file
+
+Cell = str | int | float | bool | None
+
+LOOK = """\
+:root{color-scheme:light dark;--page:#fff;--panel:#f5f6f7}
+@media (prefers-color-scheme:dark){:root{--page:#16181b;--panel:#202327}}
+body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--page);max-width:68rem;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.5rem} h2{font-size:1.15rem;margin-top:2.2rem;border-bottom:1px solid var(--grid)}
+p{max-width:48rem} .scroll{overflow-x:auto} .faint{color:var(--faint)}
+table{border-collapse:collapse;margin:.6rem 0;font-variant-numeric:tabular-nums}
+th,td{padding:.2rem .8rem;text-align:left;border-bottom:1px solid var(--grid);vertical-align:top}
+th{color:var(--faint);font-weight:600} td.number,th.number{text-align:right}
+.flag{border-left:4px solid var(--series-1);background:var(--panel);padding:.4rem .8rem;margin:.4rem 0}
+.charts{display:flex;flex-wrap:wrap;gap:1rem} .charts svg{flex:1 1 26rem;max-width:40rem}
+pre{background:var(--panel);padding:.6rem .8rem;overflow-x:auto}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a page: its heading, and what stands under it, as HTML. Whoever makes HTML of text escapes it."""
+
+    title: str
+    html: str
+
+
+def page(title: str, sections: Sequence[Section]) -> str:
+    """The whole file, light or dark as whoever reads it prefers."""
+    body = "\n".join(f"<section><h2>{escape(each.title)}</h2>\n{each.html}\n</section>" for each in sections)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{STYLE}\n{LOOK}\n</style></head>\n<body><h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
+    )
+
+
+def table(rows: Sequence[Mapping[str, Cell]]) -> str:
+    """Rows as an HTML table, its columns those of the first row: whole numbers with thousands separated, others with two decimals."""
+    if not rows:
+        return '<p class="faint">nothing to show</p>'
+    columns = list(rows[0])
+    numeric = {name for name in columns if all(row[name] is None or isinstance(row[name], int | float) for row in rows)}
+
+    def cells(tag: str, texts: Mapping[str, str]) -> str:
+        return "".join(f"<{tag}{' class=number' if name in numeric else ''}>{escape(texts[name])}</{tag}>" for name in columns)
+
+    head = cells("th", {name: name for name in columns})
+    body = "\n".join(f"<tr>{cells('td', {name: _text(row[name]) for name in columns})}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+
+
+def paragraph(text: str) -> str:
+    """Plain text as a paragraph."""
+    return f"<p>{escape(text)}</p>"
+
+
+def charts(*drawn: str) -> str:
+    """Charts beside each other, as many as there is room for."""
+    return f'<div class="charts">{"".join(drawn)}</div>'
+
+
+def write_page(path: Path, html: str) -> None:
+    """Write a page, whole or not at all. Raises RunError where that cannot be."""
+    try:
+        replace_file(path, html.encode())
+    except OSError as error:
+        raise RunError(f"the page {path} cannot be written: {error.strerror}") from error
+
+
+def _text(value: Cell) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
