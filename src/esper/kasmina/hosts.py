@@ -39,7 +39,7 @@ class ConvHost(nn.Module):
 
     The defaults are the 6,418-parameter host of CIFAR-10; widths (8, 16, 32, 64, 128) give its deep relative with 99,922 parameters,
     widths (1, 2, 4) with kernel 1 the impaired one with 77. Each pool halves the map, so three pools take images from 8 x 8, five from
-    32 x 32; `pools` says for each block whether it has one, all by default.
+    32 x 32; `pools` says for each block whether it has one, all by default. kernel: the size of all convolutions, or one for each block.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ConvHost(nn.Module):
         classes: int = 10,
         widths: Sequence[int] = (8, 16, 32),
         *,
-        kernel: int = 3,
+        kernel: int | Sequence[int] = 3,
         depth: int = 1,
         pools: Sequence[bool] | None = None,
     ) -> None:
@@ -56,13 +56,16 @@ class ConvHost(nn.Module):
         pooled = [True] * len(widths) if pools is None else list(pools)
         if not widths:
             raise ConfigError("ConvHost: widths is empty; expected the channels of at least one block")
-        if kernel % 2 == 0:
-            raise ConfigError(f"ConvHost: kernel is {kernel}; expected an odd size, which keeps the size of the map")
+        kernels = [kernel] * len(widths) if isinstance(kernel, int) else list(kernel)
+        if len(kernels) != len(widths):
+            raise ConfigError(f"ConvHost: kernel has {len(kernels)} entries; expected one for each of the {len(widths)} widths")
+        if even := [size for size in kernels if size % 2 == 0]:
+            raise ConfigError(f"ConvHost: kernel is {even[0]}; expected an odd size, which keeps the size of the map")
         if len(pooled) != len(widths):
             raise ConfigError(f"ConvHost: pools has {len(pooled)} entries; expected one for each of the {len(widths)} widths")
         inputs = [in_channels, *widths[:-1]]
         self.blocks = nn.Sequential(
-            *(ConvBlock(i, w, kernel=kernel, depth=depth, pool=p) for i, w, p in zip(inputs, widths, pooled, strict=True))
+            *(ConvBlock(i, w, kernel=k, depth=depth, pool=p) for i, w, k, p in zip(inputs, widths, kernels, pooled, strict=True))
         )
         self.head = nn.Linear(widths[-1], classes)
 

@@ -7,8 +7,8 @@ Runs under a controller, learning, examinations, twins and the Gymnasium environ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -18,7 +18,7 @@ from esper.leyline.errors import unknown
 from esper.leyline.events import HostStarted, Note
 from esper.simic.growth.config import GrowthConfig
 from esper.simic.growth.dealing import Load
-from esper.simic.growth.host_run import Acted, HostRun, Trained
+from esper.simic.growth.host_run import Acted, HostRun, Start, Trained
 from esper.simic.growth.twins import TwinCache
 from esper.simic.plugins import load_plugins
 from esper.simic.rewards import Twin
@@ -31,16 +31,6 @@ from esper.tolaria.training.device import device_named
 from esper.tolaria.training.engine import ENGINES, choose
 from esper.tolaria.training.host import Host
 from esper.tolaria.training.stackable import key_of, kind_of
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Which host to begin: a task and a host seed."""
-
-    task: str
-    seed: int
-    twin_of: int | None = None
-    """The place of the host that this one is the control of, for one that trains beside it."""
 
 
 class Environment(Protocol):
@@ -109,7 +99,9 @@ class Growth:
                 begun[place].twin = beside[place]
             elif self.config.control:
                 alone[place] = start
-        for place, twin in zip(alone, self._twins.get([begun[place].host for place in alone], self._courses), strict=True):
+        starts_of = {begun[place].host: start for place, start in alone.items()}
+        twins = self._twins.get(list(starts_of), lambda hosts: self._courses([starts_of[host] for host in hosts]))
+        for place, twin in zip(alone, twins, strict=True):
             begun[place].twin = twin
         return {place: run.started() for place, run in begun.items()}
 
@@ -120,7 +112,7 @@ class Growth:
         for slot in config.slots:
             if slot not in host.model.slot_ids:
                 raise unknown("slot", slot, host.model.slot_ids)
-        return HostRun(host, Rules(max_seeds=config.max_seeds, enabled=config.slots or None), config.reward)
+        return HostRun(start, host, Rules(max_seeds=config.max_seeds, enabled=config.slots or None), config.reward)
 
     def weigh(self, start: Start) -> Load:
         """What a host would ask for, estimated before it is made."""
@@ -140,7 +132,8 @@ class Growth:
             torch.set_num_threads(threads)
         if task.name not in self._families:
             self._families[task.name] = self.config.fixed_family(task.family)
-        return task, self.config.member_of(self._families[task.name], start.seed)
+        drawn = start.seed if start.member_of is None else start.member_of
+        return task, self.config.member_of(self._families[task.name], drawn)
 
     def train(self, progress: Callable[[int], None] | None = None) -> dict[int, Trained]:
         """One epoch of every host that has not ended and waits for no decision; `progress` is told how many are done."""
@@ -166,11 +159,11 @@ class Growth:
             acted[place] = Acted(refused=step.refused, events=step.events, reward=reward, result=result)
         return acted
 
-    def _courses(self, hosts: list[Host]) -> list[Twin]:
-        """The courses of these hosts when nothing grows, all trained side by side, in an environment of their own on the same data."""
+    def _courses(self, starts: Sequence[Start]) -> list[Twin]:
+        """The courses of hosts when nothing grows, all trained side by side, in an environment of their own on the same data."""
         alone = Growth(replace(self.config, control=False))
         alone._data = self._data
-        alone.begin({place: Start(host.task.name, host.seed) for place, host in enumerate(hosts)})
+        alone.begin(dict(enumerate(starts)))
         while trained := alone.train():
             alone.act(dict.fromkeys(trained, WAIT))
         return [twin.as_twin() for twin in alone.hosts.values()]
@@ -203,7 +196,7 @@ class Growth:
         """For pickle and copy, at any moment between two calls: the hosts by what they have learned, data by its name."""
         hosts = {
             place: {
-                "start": Start(run.host.task.name, run.host.seed),
+                "start": replace(run.start, twin_of=None),
                 "state": run.state(),
                 "twin": next((other for other, each in self.hosts.items() if each is run.twin), run.twin),
                 "observation": run.observation,

@@ -20,6 +20,18 @@ from esper.tolaria.training.host import Host
 from esper.tolaria.training.validation import Score
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Which host to begin: a task and a host seed."""
+
+    task: str
+    seed: int
+    twin_of: int | None = None
+    """The place of the host that this one is the control of, for one that trains beside it."""
+    member_of: int | None = None
+    """The seed that draws its member, if that is another: the same kind of host, born and trained otherwise."""
+
+
 @travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
@@ -79,8 +91,8 @@ class HostRun:
     such a twin, one that was trained before, or None.
     """
 
-    def __init__(self, host: Host, rules: Rules, rewards: RewardConfig) -> None:
-        self.host = host
+    def __init__(self, start: Start, host: Host, rules: Rules, rewards: RewardConfig) -> None:
+        self.start, self.host = start, host
         self.episode = Episode(host, rules)
         self.rewards = RewardTracker(rewards, host.model.slot_ids)
         self.twin: HostRun | Twin | None = None

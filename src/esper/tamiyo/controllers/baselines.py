@@ -85,6 +85,8 @@ class FixedConfig:
     """Epochs from one germination to the next; one that cannot take place yet is made up for as soon as it can."""
     seeds: NonNegativeInt = 3
     """How many seeds to germinate in all, at places spread evenly over the host."""
+    places: tuple[Share, ...] = ()
+    """Where the seeds go instead, one after another: 0 is the first slot, 1 the last. Then there are as many seeds as places."""
     style: Style = Style.LINEAR_ADD
     tempo: int = 3
     """Epochs that blending takes."""
@@ -111,8 +113,8 @@ class Fixed:
         for op, why in ((Op.FOSSILIZE, "it may be kept"), (Op.ADVANCE, "it may advance")):
             if masks.slots(op).any():
                 return Decision(op=op, slot=masks.slot_names[int(masks.slots(op).argmax())], reason=why), state
-        due = self.config.first + done * self.config.period
-        if done >= self.config.seeds or observation.report.epoch < due:
+        due, seeds = self.config.first + done * self.config.period, len(self.config.places) or self.config.seeds
+        if done >= seeds or observation.report.epoch < due:
             return WAIT, state
         slot = self._place(masks, done)
         if slot is None:
@@ -123,16 +125,17 @@ class Fixed:
             blueprint=self._blueprint(masks, slot),
             style=self.config.style,
             tempo=self.config.tempo,
-            reason=f"seed {done + 1} of {self.config.seeds} was due after epoch {due}",
+            reason=f"seed {done + 1} of {seeds} was due after epoch {due}",
         )
         return decision, state
 
     def _place(self, masks: Masks, done: int) -> str | None:
-        """The legal slot nearest to where the next of evenly spread seeds belongs."""
+        """The legal slot nearest to where the next seed belongs."""
         legal = np.flatnonzero(masks.slots(Op.GERMINATE))
         if not len(legal):
             return None
-        wanted = (done + 0.5) / self.config.seeds * len(masks.slot_names) - 0.5
+        slots, places = len(masks.slot_names), self.config.places
+        wanted = places[done] * (slots - 1) if places else (done + 0.5) / self.config.seeds * slots - 0.5
         return masks.slot_names[int(legal[np.abs(legal - wanted).argmin()])]
 
     def _blueprint(self, masks: Masks, slot: str) -> str:

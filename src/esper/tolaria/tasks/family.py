@@ -32,6 +32,8 @@ class Member:
     """Vision: channels of each block."""
     kernel: Annotated[int, Range(1, 15)] = 3
     """Vision: size of the convolutions, an odd number."""
+    kernels: tuple[Annotated[int, Range(1, 15)], ...] = ()
+    """Vision: a size for each block in place of `kernel`, e.g. 1,3,3 for a host whose first block sees no shapes."""
     depth: Annotated[int, Range(1, 16)] = 1
     """Vision: convolutions in each block."""
     slots: SlotLayout = "before"
@@ -71,8 +73,11 @@ class Member:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.kernel % 2 == 0:
-            raise ConfigError(f"Member: 'kernel' is {self.kernel}; expected an odd size, which keeps the size of the map")
+        for name, sizes in (("kernel", (self.kernel,)), ("kernels", self.kernels)):
+            if even := [size for size in sizes if size % 2 == 0]:
+                raise ConfigError(f"Member: {name!r} is {even[0]}; expected an odd size, which keeps the size of the map")
+        if self.kernels and len(self.kernels) != len(self.widths):
+            raise ConfigError(f"Member: 'kernels' has {len(self.kernels)} sizes; expected one for each of the {len(self.widths)} widths")
         if self.width % self.heads:
             raise ConfigError(f"Member: 'width' is {self.width}; expected a multiple of 'heads', which is {self.heads}")
 

@@ -69,7 +69,7 @@ class VisionTask(Task):
 
     def make_host(self, member: Member, classes: int) -> tuple[nn.Module, dict[str, str]]:
         """A ConvHost. Row 0 of the slots is before the pools, row 1 after them."""
-        host = ConvHost(self.shape[0], classes, member.widths, kernel=member.kernel, depth=member.depth)
+        host = ConvHost(self.shape[0], classes, member.widths, kernel=member.kernels or member.kernel, depth=member.depth)
         paths = host.slot_paths(after_pool=member.slots != "before")
         return host, {slot: path for slot, path in paths.items() if member.slots != "after" or slot.startswith("r1")}
 
