@@ -24,6 +24,7 @@ from esper.simic.growth.deciding import is_policy_file
 from esper.simic.growth.recording import FOLDER
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.plugins import load_plugins
+from esper.simic.runs.headroom_config import HeadroomConfig
 from esper.simic.runs.ppo_config import CHANGEABLE, PPORunConfig
 from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.storage.runs import RunFolder, read_run
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
     from esper.simic.growth.play import Progress
     from esper.simic.runs.work import Work
 
-Config = ControllerRunConfig | PPORunConfig | BCConfig | IQLConfig
+Config = ControllerRunConfig | PPORunConfig | BCConfig | IQLConfig | HeadroomConfig
 """Whatever decides a run."""
 WORK = {"run": "controller:ControllerRun", "learn": "ppo:PPORun", "bc": "offline:OfflineRun", "iql": "offline:OfflineRun"}
+WORK |= {"headroom": "headroom:HeadroomRun"}
 """By the config's kind: the module and the class of the run."""
 
 
@@ -130,6 +132,7 @@ def _with_settings(config: Config, settings: Mapping[str, object]) -> Config:
 def read_config(path: Path) -> Config:
     """The config of a run, of the kind that it says it is."""
     kinds: dict[str, type[Config]] = {"run": ControllerRunConfig, "learn": PPORunConfig, "bc": BCConfig, "iql": IQLConfig}
+    kinds |= {"headroom": HeadroomConfig}
     content = read_toml(path)
     kind = content.get("kind")
     if kind == "gardener":
@@ -145,6 +148,8 @@ def _name(config: Config) -> str:
         return config.kind
     if isinstance(config, PPORunConfig):
         return f"{'-'.join(config.task)}-ppo"
+    if isinstance(config, HeadroomConfig):
+        return f"{'-'.join(config.task)}-headroom"
     assert isinstance(config, ControllerRunConfig)
     return f"{config.task}-{'policy' if is_policy_file(config.controller) else config.controller}"
 
