@@ -24,7 +24,14 @@ GPU_PROCESSES, GPU_HOSTS = 8, 32
 """Processes that share a GPU by default, at most, and hosts that each of them has, at least."""
 
 
-def _permissive() -> TrainingConfig:
+def processes(workers: int | None, hosts: int, *, gpu: bool) -> int:
+    """In how many processes so many hosts grow, by default. On a GPU each takes half a GiB of its memory, and pays once there are many
+    hosts for it."""
+    usual = min(GPU_PROCESSES, _cores() // 2, hosts // GPU_HOSTS) if gpu else _cores()
+    return max(1, min(workers or usual, hosts))
+
+
+def permissive() -> TrainingConfig:
     """Policies learn under gates that ask for structure and health alone."""
     return TrainingConfig(gates=GateConfig.permissive())
 
@@ -87,7 +94,7 @@ class PPORunConfig(GrowthConfig):
     member: Literal["standard", "family"] = "family"
     """Family: each host's seed draws its width, kernel, data, noise and budget, so that there is something to tell hosts apart by.
     Standard: hosts differ in their weights and data order alone, and one schedule suits them all."""
-    training: TrainingConfig = field(default_factory=_permissive)
+    training: TrainingConfig = field(default_factory=permissive)
     ppo: PPOConfig = field(default_factory=_few_rounds)
 
     def __post_init__(self) -> None:
@@ -96,9 +103,8 @@ class PPORunConfig(GrowthConfig):
             raise ConfigError("'task' is empty; expected the name of a task, or several")
 
     def processes(self, *, gpu: bool) -> int:
-        """In how many processes hosts grow. On a GPU each takes half a GiB of its memory, and pays once there are many hosts for it."""
-        usual = min(GPU_PROCESSES, _cores() // 2, self.hosts // GPU_HOSTS) if gpu else _cores()
-        return max(1, min(self.workers or usual, self.hosts))
+        """In how many processes hosts grow."""
+        return processes(self.workers, self.hosts, gpu=gpu)
 
     def lasting(self) -> PPORunConfig:
         """This config with whatever may change put back to its default: the same for as long as a run goes on."""
