@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
 
 
 def _result(summary: dict[str, Any]) -> str:
-    """The figure that a finished run is about: its hosts' mean test accuracy and the difference to the control, or its first policy's score."""
+    """The figure that a finished run is about: its hosts' mean test accuracy and the difference to the control, or a policy's score."""
     if "examination" in summary:
         return f"score {summary['examination']['arms']['policy']['score']:.2f}"
     if "comparison" in summary:
