@@ -43,9 +43,12 @@ def main(argv: list[str]) -> int:
 
 
 def _result(summary: dict[str, Any]) -> str:
-    """The figure that a finished run is about: its hosts' mean test accuracy and the difference to the control, or its policy's score."""
+    """The figure that a finished run is about: its hosts' mean test accuracy and the difference to the control, or a policy's score."""
     if "examination" in summary:
         return f"score {summary['examination']['arms']['policy']['score']:.2f}"
+    if "comparison" in summary:
+        first = summary["policies"][0]
+        return f"{first}: score {summary['comparison']['arms'][first]['score']['mean']:.2f}"
     if "hosts" not in summary:
         return ""
     hosts = summary["hosts"]

@@ -11,6 +11,7 @@ from esper.leyline.events import (
     ArmExamined,
     Envelope,
     EpochFinished,
+    HostFinished,
     HostStarted,
     PolicyUpdated,
     Rewarded,
@@ -85,7 +86,7 @@ class Scene(ABC):
 
 def scene_of(started: RunStarted) -> Scene:
     """The scene for a run that begins or goes on."""
-    kinds: dict[str, type[Scene]] = {"run": HostsScene, "gardener": HostsScene, "learn": LearningScene}
+    kinds: dict[str, type[Scene]] = {"run": HostsScene, "gardener": HostsScene, "learn": LearningScene, "compare": ComparisonScene}
     return kinds.get(started.method, RecordingsScene)(started)
 
 
@@ -325,6 +326,47 @@ class RecordingsScene(Scene):
         from rich.text import Text
 
         return [Text(self.line(0) or "")] if self.figures else []
+
+
+# Arms on the same hosts
+
+
+class ComparisonScene(Scene):
+    """Arms that play the same hosts one after another, a chunk at a time."""
+
+    unit = "round"
+
+    def __init__(self, started: RunStarted) -> None:
+        super().__init__(started)
+        self.arm_of: dict[int, str] = {}
+        self.accuracies: dict[str, list[float]] = {}
+        """On test, by arm."""
+        self.last = ""
+
+    def headline(self) -> str:
+        started = self.started
+        hosts = f"{started.hosts} host{'s' if started.hosts > 1 else ''} of {started.task.replace(',', ', ')}"
+        return f"comparison on {hosts}: {started.about['arms']}{self.machine()}"
+
+    def see(self, envelope: Envelope) -> str | None:
+        match envelope.host, envelope.event:
+            case int(number), HostStarted(arm=arm):
+                self.arm_of[number] = self.last = arm
+            case int(number), HostFinished(test_accuracy=float(accuracy)):
+                self.accuracies.setdefault(self.arm_of[number], []).append(accuracy)
+        return None
+
+    def line(self, round: int) -> str:
+        return self._shown(self.last)
+
+    def body(self) -> list[RenderableType]:
+        from rich.text import Text
+
+        return [Text(self._shown(arm)) for arm in self.accuracies]
+
+    def _shown(self, arm: str) -> str:
+        found = self.accuracies[arm]
+        return f"{arm}: test {_mean(found):.2f} on {len(found)} host{'s' if len(found) > 1 else ''}"
 
 
 def _points(host: HostView) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from esper.cli.flags import Parser, add_flags, changes
 from esper.cli.results import print_learning, print_run, print_study
+from esper.cli.watching import add_watching, resume_settings, watch
 from esper.leyline.config import load, replace_fields
 from esper.leyline.errors import ConfigError, unknown
 
@@ -108,7 +107,7 @@ def main(argv: list[str]) -> int:
     from esper.simic.runs.runner import start
 
     command = shlex.join(["esper", "train", *argv])
-    return _report(lambda **watching: start(config, arguments.run, command, **watching), arguments)
+    return _report(watch(lambda **watching: start(config, arguments.run, command, **watching), arguments))
 
 
 def _resume(argv: list[str]) -> int:
@@ -124,25 +123,20 @@ A run that teaches a policy can go on with other settings of learning, named as 
     )
     parser.add_argument("--resume", type=Path, metavar="RUN", help="the run to go on with")
     parser.add_argument("--reset-heads", nargs="+", default=[], metavar="HEAD", help="make these heads of a policy new")
-    _add_common(parser)
+    add_watching(parser)
     arguments, extra = parser.parse_known_args(argv)
     from esper.simic.runs.runner import resume
 
-    settings = _settings(arguments.resume, extra) if extra else {}
+    settings = resume_settings(arguments.resume, extra, "train")
     heads = [head for item in arguments.reset_heads for head in item.split(",") if head]
-    return _report(lambda **watching: resume(arguments.resume, reset_heads=heads, settings=settings, **watching), arguments)
+    return _report(watch(lambda **watching: resume(arguments.resume, reset_heads=heads, settings=settings, **watching), arguments))
 
 
-def _settings(run: Path, extra: list[str]) -> dict[str, Any]:
-    """What further flags say, of the settings that a run of its kind has."""
-    from esper.simic.runs.runner import read_config
-    from esper.tolaria.storage.runs import read_run
-
-    read_run(run)
-    kind = type(read_config(run / "config.toml"))
-    parser = Parser(prog="esper train --resume", allow_abbrev=False)
-    add_flags(parser, kind, everything=False)
-    return changes(kind, parser.parse_args(extra))
+def _report(summary: dict[str, Any]) -> int:
+    """Say what came out."""
+    printers = {"examination": print_learning, "study": print_study}
+    next((printer for key, printer in printers.items() if key in summary), print_run)(summary)
+    return 0
 
 
 def _parser(name: str, method: Method, config: type, everything: bool) -> Parser:
@@ -160,30 +154,9 @@ def _parser(name: str, method: Method, config: type, everything: bool) -> Parser
     parser.add_argument("--help-all", action="help", help="also show every setting of training, gates, rewards and so on")
     parser.add_argument("--run", type=Path, metavar="DIR", help="the run folder (default: a new one in runs/)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a config.toml to start from; flags override it")
-    _add_common(parser)
+    add_watching(parser)
     add_flags(parser, config, everything=everything)
     if any(each.name == "from_policy" for each in fields(config)):
         short = "short for --from-policy"
         parser.add_argument("--from", dest="from_policy", default=argparse.SUPPRESS, metavar="PATH", help=short)
     return parser
-
-
-def _add_common(parser: Parser) -> None:
-    parser.add_argument("--quiet", action="store_true", help="no progress: only remarks, on stderr, and the result")
-    parser.add_argument("--sinks", nargs="+", default=[], metavar="NAME", help="also send the events to these sinks of plug-ins")
-    parser.add_argument("--telemetry", action=argparse.BooleanOptionalAction, default=True, help="record events in events.jsonl")
-    parser.add_argument("--show-reward-components", action="store_true", help="print what each decision earned, and why")
-
-
-def _report(run: Callable[..., dict[str, Any]], arguments: argparse.Namespace) -> int:
-    """Run under a display and say what came out."""
-    from esper.cli.display import make_display
-
-    # What is loaded by now stays; collections that look through all of torch take longer than what else is done for an epoch.
-    gc.collect()
-    gc.freeze()
-    display = make_display(arguments.quiet, arguments.show_reward_components)
-    summary = run(sinks=[display, *arguments.sinks], progress=display.progress, telemetry=arguments.telemetry)
-    printers = {"examination": print_learning, "study": print_study}
-    next((printer for key, printer in printers.items() if key in summary), print_run)(summary)
-    return 0

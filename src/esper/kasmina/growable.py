@@ -164,6 +164,11 @@ class Growable(nn.Module):
         choices = {"style": style, "tempo": tempo, "alpha_target": alpha_target}
         self._command(slot, commands.germinate, blueprint, **choices, stream=self.growth_seed)
 
+    def plant(self, slot: str, blueprint: str, *, style: Style | str = Style.LINEAR_ADD) -> None:
+        """Make a seed part of the network at once, for good: for a network that is trained in its final shape from the start."""
+        check_parameters(self.host)
+        self._command(slot, commands.plant, blueprint, style=style, stream=self.growth_seed)
+
     def advance(self, slot: str) -> None:
         """Move a seed one stage on, if its gate agrees: GERMINATED to TRAINING to BLENDING to HOLDING."""
         self._command(slot, commands.advance, report=self.report, gates=self.gates)

@@ -284,7 +284,7 @@ class HostFinished(Event):
     refused: int
     """Decisions that were not carried out."""
     slots: dict[str, dict[str, str]]
-    """The stage and blueprint that each slot ended with."""
+    """The stage, blueprint and style that each slot ended with."""
 
 
 @event_type

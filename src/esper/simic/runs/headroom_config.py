@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from esper.leyline.config import Count, NonNegativeInt, Range, check_ranges
 from esper.leyline.errors import ConfigError
-from esper.simic.growth.config import MACHINE, GrowthConfig
+from esper.simic.growth.config import GrowthConfig
+from esper.simic.runs.compare_config import CHANGEABLE
 from esper.simic.runs.ppo_config import permissive, processes
 from esper.tolaria.training.config import TrainingConfig
 
@@ -59,4 +60,4 @@ class HeadroomConfig(GrowthConfig):
     def lasting(self) -> HeadroomConfig:
         """This config with whatever may change put back to its default: the same for as long as a search goes on."""
         fresh = HeadroomConfig()
-        return replace(self, **{name: getattr(fresh, name) for name in (*MACHINE, "workers", "checkpoint_every")})
+        return replace(self, **{name: getattr(fresh, name) for name in CHANGEABLE})

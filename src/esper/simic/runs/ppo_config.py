@@ -25,7 +25,8 @@ GPU_PROCESSES, GPU_HOSTS = 8, 32
 
 
 def processes(workers: int | None, hosts: int, *, gpu: bool) -> int:
-    """In how many processes so many hosts grow. On a GPU each takes half a GiB of its memory, and pays once there are many hosts for it."""
+    """In how many processes so many hosts grow, by default. On a GPU each takes half a GiB of its memory, and pays once there are many
+    hosts for it."""
     usual = min(GPU_PROCESSES, _cores() // 2, hosts // GPU_HOSTS) if gpu else _cores()
     return max(1, min(workers or usual, hosts))
 

@@ -24,6 +24,8 @@ from esper.simic.growth.deciding import is_policy_file
 from esper.simic.growth.recording import FOLDER
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.plugins import load_plugins
+from esper.simic.runs import compare_config
+from esper.simic.runs.compare_config import CompareConfig
 from esper.simic.runs.headroom_config import HeadroomConfig
 from esper.simic.runs.ppo_config import CHANGEABLE, PPORunConfig
 from esper.tolaria.storage.checkpoint import CheckpointStore
@@ -33,11 +35,19 @@ if TYPE_CHECKING:
     from esper.simic.growth.play import Progress
     from esper.simic.runs.work import Work
 
-Config = ControllerRunConfig | PPORunConfig | BCConfig | IQLConfig | HeadroomConfig
+Config = ControllerRunConfig | PPORunConfig | BCConfig | IQLConfig | CompareConfig | HeadroomConfig
 """Whatever decides a run."""
-WORK = {"run": "controller:ControllerRun", "learn": "ppo:PPORun", "bc": "offline:OfflineRun", "iql": "offline:OfflineRun"}
-WORK |= {"headroom": "headroom:HeadroomRun"}
+WORK = {
+    "run": "controller:ControllerRun",
+    "learn": "ppo:PPORun",
+    "bc": "offline:OfflineRun",
+    "iql": "offline:OfflineRun",
+    "compare": "compare:CompareRun",
+    "headroom": "headroom:HeadroomRun",
+}
 """By the config's kind: the module and the class of the run."""
+COMMANDS = {"compare": "compare", "headroom": "headroom"}
+"""By the config's kind: the command that starts such runs and goes on with them, where it is not `train`."""
 
 
 class Stop:
@@ -116,23 +126,37 @@ def _anchored(config: Config) -> Config:
             places[field.name] = tuple(each.absolute() for each in value)
     if isinstance(config, ControllerRunConfig) and is_policy_file(config.controller):
         places["controller"] = str(Path(config.controller).absolute())
+    if isinstance(config, CompareConfig):
+        places["policies"] = tuple(compare_config.anchored(policy) for policy in config.policies)
     return replace(config, **places)
 
 
 def _with_settings(config: Config, settings: Mapping[str, object]) -> Config:
     """The config with these settings, if a run may go on with others."""
-    allowed = CHANGEABLE if isinstance(config, PPORunConfig) else MACHINE if isinstance(config, ControllerRunConfig) else ()
+    changeable = {"learn": CHANGEABLE, "run": MACHINE, "compare": compare_config.CHANGEABLE, "headroom": compare_config.CHANGEABLE}
+    allowed = changeable.get(config.kind, ())
     for key in settings:
         if key.split(".")[0] not in allowed or key.startswith("ppo.prior."):
             can = f"what can: {', '.join(allowed)}" if allowed else "this kind of run goes on as it began"
             raise ConfigError(f"{key!r} cannot change when a run goes on; {can}")
-    return replace_fields(config, settings, source="esper train --resume")
+    return replace_fields(config, settings, source=f"esper {command_of(config)} --resume")
+
+
+def command_of(config: Config) -> str:
+    """The command that such a run is started with, and gone on with."""
+    return COMMANDS.get(config.kind, "train")
 
 
 def read_config(path: Path) -> Config:
     """The config of a run, of the kind that it says it is."""
-    kinds: dict[str, type[Config]] = {"run": ControllerRunConfig, "learn": PPORunConfig, "bc": BCConfig, "iql": IQLConfig}
-    kinds |= {"headroom": HeadroomConfig}
+    kinds: dict[str, type[Config]] = {
+        "run": ControllerRunConfig,
+        "learn": PPORunConfig,
+        "bc": BCConfig,
+        "iql": IQLConfig,
+        "compare": CompareConfig,
+        "headroom": HeadroomConfig,
+    }
     content = read_toml(path)
     kind = content.get("kind")
     if kind == "gardener":
@@ -148,8 +172,8 @@ def _name(config: Config) -> str:
         return config.kind
     if isinstance(config, PPORunConfig):
         return f"{'-'.join(config.task)}-ppo"
-    if isinstance(config, HeadroomConfig):
-        return f"{'-'.join(config.task)}-headroom"
+    if isinstance(config, CompareConfig | HeadroomConfig):
+        return f"{'-'.join(config.task)}-{config.kind}"
     assert isinstance(config, ControllerRunConfig)
     return f"{config.task}-{'policy' if is_policy_file(config.controller) else config.controller}"
 
@@ -181,7 +205,7 @@ def _run(
                 raise ConfigError("--reset-heads is for runs that learn a policy by playing; this one does not")
             if reset_heads:
                 work.reset_heads(reset_heads)  # type: ignore[attr-defined]
-            return _loop(folder, store, hub, work, config.checkpoint_every, progress, stop)
+            return _loop(folder, store, hub, work, config, progress, stop)
     except EsperError as error:
         folder.log(f"stopped: {error}")
         raise
@@ -213,7 +237,7 @@ def _restore(folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work) ->
 
 
 def _loop(
-    folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work, every: int, progress: Progress | None, stop: Stop
+    folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work, config: Config, progress: Progress | None, stop: Stop
 ) -> dict[str, Any]:
     hub.flush()
     while not work.done:
@@ -222,10 +246,10 @@ def _loop(
         if work.round > before:
             hub.emit(RoundFinished(round=work.round, rounds=work.rounds))
         hub.flush()
-        if work.round > before and (work.round % every == 0 or work.round >= work.rounds or stop.asked):
+        if work.round > before and (work.round % config.checkpoint_every == 0 or work.round >= work.rounds or stop.asked):
             _save(folder, store, hub, work)
         if stop.asked and not work.done:
-            again = shlex.join(["esper", "train", "--resume", str(folder.path)])
+            again = shlex.join(["esper", command_of(config), "--resume", str(folder.path)])
             raise Interrupted(f"stopped after {work.round} of {work.rounds}; go on with: {again}")
     summary = work.end()
     hub.emit(RunFinished(outcome="finished"))

@@ -1,0 +1,171 @@
+"""A comparison as people read it: tables and a verdict in words, and the same as a page with plots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from esper.cli.results import join, say
+from esper.cli.tables import Row, print_rows
+from esper.simic.statistics import LEAST_HOSTS, TOO_FEW, bounds
+
+Summary = dict[str, Any]
+
+
+def print_comparison(summary: Summary) -> None:
+    """All of it, for a terminal or a log."""
+    say(f"\n{headline(summary)}")
+    for title, rows in tables(summary).items():
+        print()
+        say(title)
+        print_rows(rows, tuple(rows[0]), wrapped=[])
+    print()
+    for sentence in verdict(summary):
+        say(sentence)
+
+
+def headline(summary: Summary) -> str:
+    """What was compared, and what the figures mean."""
+    seeds = summary["seeds"]
+    hosts = f"{seeds['count']} unseen hosts of {join(summary['task'])}" + (" each" if len(summary["task"]) > 1 else "")
+    return f"{hosts}, seeds from {seeds['first']}; score is the test accuracy of the harvested network in points, minus rent"
+
+
+def tables(summary: Summary) -> dict[str, list[Row]]:
+    """The tables by what they show: arms, every pair of them, and where hosts differ."""
+    few = next(iter(summary["comparison"]["arms"].values()))["hosts"] < LEAST_HOSTS
+    interval = f" ({TOO_FEW})" if few else " with 95 % intervals"
+    found = {
+        f"each arm: means over hosts{interval}; operations are those of training, as multiples of {_reference(summary)}'s": _arms(summary),
+        "what the operations went to, in millions a host": _operations(summary),
+        f"every pair: the first minus the second on the same hosts{interval}": _pairs(summary),
+    }
+    if summary["comparison"]["members"]:
+        found["score by what hosts differ in"] = _members(summary)
+    return found
+
+
+def verdict(summary: Summary) -> list[str]:
+    """A sentence for each policy that the intervals of its score bear out, with what it spent; none where there are too few hosts."""
+    comparison = summary["comparison"]
+    hosts = next(iter(comparison["arms"].values()))["hosts"]
+    if hosts < LEAST_HOSTS:
+        return [f"{TOO_FEW}, and so for a verdict: {hosts} played, {LEAST_HOSTS} needed"]
+    return [_sentence(policy, comparison["pairs"]) for policy in summary["policies"]]
+
+
+def _sentence(policy: str, pairs: Sequence[dict[str, Any]]) -> str:
+    said: dict[str, list[str]] = {"does better than": [], "does worse than": [], "cannot be told apart from": []}
+    for pair in pairs:
+        if policy not in (pair["first"], pair["second"]):
+            continue
+        mine = pair["first"] == policy
+        other, sign, found = pair["second" if mine else "first"], 1 if mine else -1, pair["score"]["difference"]
+        low, high = sorted((sign * found["low"], sign * found["high"]))
+        how = "does better than" if low > 0 else "does worse than" if high < 0 else "cannot be told apart from"
+        spent = times(pair["operations"] if mine else 1 / pair["operations"])
+        said[how].append(f"{other} ({sign * found['mean']:+.2f} points, {spent})")
+    return f"{policy} " + "; it ".join(f"{how} {join(others)}" for how, others in said.items() if others)
+
+
+def times(ratio: float) -> str:
+    """How many times another arm's operations were spent, in words."""
+    if 0.95 <= ratio < 1.05:
+        return "for as many operations"
+    return f"for {ratio:.1f} times the operations" if ratio < 9.95 else f"for {ratio:.0f} times the operations"
+
+
+def _reference(summary: Summary) -> str:
+    """The arm whose operations the others' are multiples of: the one that does not grow, if it is there, else the last."""
+    arms = list(summary["comparison"]["arms"])
+    return "wait" if "wait" in arms else arms[-1]
+
+
+def _arms(summary: Summary) -> list[Row]:
+    arms, fronts = summary["comparison"]["arms"], summary["comparison"]["front"]
+    unit = arms[_reference(summary)]["operations"]
+    return [
+        {
+            "arm": name,
+            "score": _with_bounds(arm["score"], ""),
+            "IQM": _with_bounds(arm["score_iqm"], ""),
+            "test": _with_bounds(arm["test_accuracy"], ""),
+            "parameters": round(arm["parameters"]),
+            "size x": arm["growth"],
+            "operations x": arm["operations"] / unit,
+            "germinated": arm["germinated"],
+            "fossilised": arm["fossilized"],
+            "pruned": arm["pruned"],
+            "rollbacks": arm["rollbacks"],
+            "seconds": summary["wall_clock"][name],
+            "on the front of": " and ".join(cost for cost in fronts if name in fronts[cost]),
+        }
+        for name, arm in arms.items()
+    ]
+
+
+def _operations(summary: Summary) -> list[Row]:
+    parts = ("forward", "backward", "validation", "counterfactual")
+    return [
+        {"arm": name, "epochs": arm["epochs"], **{part: arm[part] / 1e6 for part in parts}, "all": arm["operations"] / 1e6}
+        for name, arm in summary["comparison"]["arms"].items()
+    ]
+
+
+def _pairs(summary: Summary) -> list[Row]:
+    return [
+        {
+            "first": pair["first"],
+            "second": pair["second"],
+            "score": _with_bounds(pair["score"]["difference"], "+"),
+            "IQM of score": _with_bounds(pair["score"]["iqm"], "+"),
+            "better on": f"{pair['score']['difference']['wins']} of {pair['score']['difference']['pairs']}",
+            "P(better)": _with_bounds(pair["score"]["improvement"], ""),
+            "test": _with_bounds(pair["test_accuracy"]["difference"], "+"),
+            "operations x": pair["operations"],
+            "parameters x": pair["parameters"],
+        }
+        for pair in summary["comparison"]["pairs"]
+    ]
+
+
+def _members(summary: Summary) -> list[Row]:
+    return [
+        {"of hosts": f"{part['field']} {part['value']}", "hosts": part["hosts"], **part["score"]}
+        for part in summary["comparison"]["members"]
+    ]
+
+
+def _with_bounds(found: dict[str, Any], sign: str) -> str:
+    text = f"{found['mean']:{sign}.2f}"
+    return text if found["low"] is None else f"{text} {bounds(found['low'], found['high'], f'{sign}.2f')}"
+
+
+# The page
+
+
+def make_page(summary: Summary) -> str:
+    """A page that stands by itself: the verdict, the fronts as plots, and the tables."""
+    from esper.karn.page import Section, charts, page, paragraph, table
+
+    about = [headline(summary), f"made by: {summary['command']}"]
+    sections = [
+        Section("Verdict", "".join(paragraph(text) for text in [*verdict(summary), *about])),
+        Section("Fronts", charts(_front(summary, "parameters"), _front(summary, "operations"))),
+    ]
+    sections += [Section(f"{title[0].upper()}{title[1:]}", table(rows)) for title, rows in tables(summary).items()]
+    return page("Comparison on " + join(summary["task"]), sections)
+
+
+def _front(summary: Summary, cost: str) -> str:
+    """Accuracy against what it costs, a point for each arm. No rent has to be believed in here."""
+    from esper.karn.charts import Series, points
+
+    series = []
+    for name, arm in summary["comparison"]["arms"].items():
+        found = arm["test_accuracy"]
+        ends = {} if found["low"] is None else {"low": [found["low"]], "high": [found["high"]]}
+        series.append(Series(name, [arm[cost]], [found["mean"]], labels=[name], **ends))
+    words = {"parameters": "parameters of the harvested network", "operations": "training operations of a host"}
+    front = " → ".join(summary["comparison"]["front"][cost])
+    return points(series, title=f"On the front: {front}", x_label=words[cost], y_label="test accuracy, points", log_x=True)
