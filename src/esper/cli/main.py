@@ -30,6 +30,7 @@ WRITE_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 COMMANDS: dict[str, str] = {
     "train": "grow hosts while they train",
+    "headroom": "what could be won on a family of hosts, before anything is taught",
     "compare": "policies against every baseline on the same unseen hosts, with intervals",
     "export": "the grown network of a run as a plain module, torch.export or ONNX",
     "runs": "the runs in a folder, and how they stand",

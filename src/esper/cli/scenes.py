@@ -13,6 +13,7 @@ from esper.leyline.events import (
     EpochFinished,
     HostFinished,
     HostStarted,
+    PlansPlayed,
     PolicyUpdated,
     Rewarded,
     RunStarted,
@@ -87,6 +88,7 @@ class Scene(ABC):
 def scene_of(started: RunStarted) -> Scene:
     """The scene for a run that begins or goes on."""
     kinds: dict[str, type[Scene]] = {"run": HostsScene, "gardener": HostsScene, "learn": LearningScene, "compare": ComparisonScene}
+    kinds |= {"headroom": PlansScene}
     return kinds.get(started.method, RecordingsScene)(started)
 
 
@@ -367,6 +369,41 @@ class ComparisonScene(Scene):
     def _shown(self, arm: str) -> str:
         found = self.accuracies[arm]
         return f"{arm}: test {_mean(found):.2f} on {len(found)} host{'s' if len(found) > 1 else ''}"
+
+
+# Plans on the same hosts
+
+
+class PlansScene(Scene):
+    """Many plans, a chunk of episodes at a time."""
+
+    unit = "round"
+
+    def __init__(self, started: RunStarted) -> None:
+        super().__init__(started)
+        self.found: PlansPlayed | None = None
+
+    def headline(self) -> str:
+        started = self.started
+        plans = f"{started.about['plans']} plans on {started.hosts} hosts of {started.task.replace(',', ', ')}"
+        return f"headroom: {plans}, in {started.about['workers']} processes{self.machine()}"
+
+    def see(self, envelope: Envelope) -> str | None:
+        if isinstance(envelope.event, PlansPlayed):
+            self.found = envelope.event
+        return None
+
+    def line(self, round: int) -> str | None:
+        found = self.found
+        if found is None:
+            return None
+        best = f"; best so far {found.best}, score {found.score:.2f}" if found.best else ""
+        return f"{found.episodes} episodes of {found.plans} plans{best}"
+
+    def body(self) -> list[RenderableType]:
+        from rich.text import Text
+
+        return [Text(self.line(0) or "")]
 
 
 def _points(host: HostView) -> str:

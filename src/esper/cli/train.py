@@ -11,7 +11,7 @@ from typing import Any
 
 from esper.cli.flags import Parser, add_flags, changes
 from esper.cli.results import print_learning, print_run, print_study
-from esper.cli.watching import add_watching, resume_settings, watch
+from esper.cli.watching import add_watching, asks_to_resume, resume_settings, watch
 from esper.leyline.config import load, replace_fields
 from esper.leyline.errors import ConfigError, unknown
 
@@ -91,7 +91,7 @@ def main(argv: list[str]) -> int:
         width = max(map(len, METHODS))
         print(ABOUT.format(methods="\n".join(f"  {name:<{width}}  {method.summary}" for name, method in METHODS.items())))
         return 0
-    if any(item.split("=")[0] == "--resume" for item in argv):
+    if asks_to_resume(argv):
         return _resume(argv)
     if not argv or argv[0].startswith("-"):
         raise ConfigError(f"what to train is missing: esper train {'|'.join(METHODS)}, or --resume RUN; see esper train --help")

@@ -288,6 +288,18 @@ class HostFinished(Event):
 
 
 @event_type
+class PlansPlayed(Event):
+    """A search for headroom played some more episodes."""
+
+    episodes: int
+    plans: int
+    """So far, of all rounds."""
+    best: str
+    """The plan with the best mean score among those that all hosts have played, in words; empty while there is none."""
+    score: float
+
+
+@event_type
 class SinkFailed(Event):
     """A sink raised and was dropped; the run goes on without it."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from esper.simic.statistics import Interval, interval
+from esper.simic.statistics import LEAST_HOSTS, Interval, interval
 
 Array = NDArray[np.float64]
 
@@ -21,7 +21,8 @@ FOLDS, PARTITIONS = 8, 6
 """Parts that hosts are split into, each judged by a choice made on the others; and how often anew, to average over luck."""
 STRENGTHS = (0.03, 0.3, 3.0, math.inf)
 """Ridge penalties to choose from, in units of a feature's variance; the last leaves the best single plan."""
-POWER = 0.80
+RIVALS = 5
+"""Plans next to the best one."""
 SIGNIFICANCE, POWERED = 1.96, 0.84
 """Quantiles of the normal distribution for a 95 % interval, and for a power of 80 %."""
 
@@ -42,12 +43,15 @@ class Adaptivity:
     """The same if the best plan of each host were known: luck included."""
     spread: float
     """Standard deviation over hosts of the difference between the plan chosen during training and the best single one."""
+    rivals: float
+    """The same between the best single plan and the next ones: how far apart two ways to decide are on a host."""
     chosen: tuple[int, ...]
     """For each host the plan that is chosen for it most often, during training."""
 
-    def hosts_needed(self, points: float) -> int:
-        """Hosts with which a comparison finds a difference of so many points in four of five cases."""
-        return max(6, math.ceil(((SIGNIFICANCE + POWERED) * self.spread / points) ** 2)) if points > 0 else 0
+
+def hosts_needed(spread: float, points: float) -> int | None:
+    """Hosts with which a comparison finds a difference of so many points in four of five cases, if it spreads so over hosts."""
+    return max(LEAST_HOSTS, math.ceil(((SIGNIFICANCE + POWERED) * spread / points) ** 2)) if points > 0 else None
 
 
 def adaptivity(scores: Array, before: Array, during: Array, seed: int = 0) -> Adaptivity:
@@ -73,8 +77,15 @@ def adaptivity(scores: Array, before: Array, during: Array, seed: int = 0) -> Ad
         during=interval(gains["during"]),
         hindsight=float(scores.max(1).mean() - scores[:, best].mean()),
         spread=float(gains["during"].std(ddof=1)),
+        rivals=_rivals(scores, best),
         chosen=tuple(int(plan) for plan in picks.argmax(1)),
     )
+
+
+def _rivals(scores: Array, best: int) -> float:
+    """The median, over the next best plans, of how much their difference from the best one spreads over hosts."""
+    order = [plan for plan in np.argsort(-scores.mean(0), kind="stable") if plan != best][:RIVALS]
+    return float(np.median([(scores[:, plan] - scores[:, best]).std(ddof=1) for plan in order])) if order else 0.0
 
 
 def chosen(scores: Array, known: Array, asked: Array, seed: int = 0) -> NDArray[np.int64]:

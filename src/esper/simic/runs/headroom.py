@@ -14,8 +14,8 @@ from esper.kasmina.blueprints import names
 from esper.leyline.actions import Decision
 from esper.leyline.codec import from_plain, to_plain
 from esper.leyline.config import to_toml
-from esper.leyline.errors import CheckpointError
-from esper.leyline.events import HostFinished, Note
+from esper.leyline.errors import CheckpointError, unknown
+from esper.leyline.events import HostFinished, PlansPlayed
 from esper.leyline.files import replace_file
 from esper.leyline.score import score
 from esper.leyline.seeds import Purpose
@@ -24,7 +24,7 @@ from esper.simic.growth.environment import Environment, Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
 from esper.simic.growth.workers import environment
 from esper.simic.plugins import load_plugins, plugin_hashes
-from esper.simic.runs.adaptivity import adaptivity, encoded
+from esper.simic.runs.adaptivity import adaptivity, encoded, hosts_needed
 from esper.simic.runs.headroom_config import HeadroomConfig
 from esper.simic.runs.work import machine, run_started, versions
 from esper.simic.statistics import interval
@@ -131,9 +131,14 @@ class HeadroomRun:
         return plans
 
     def _blueprints(self) -> list[tuple[str, ...]]:
-        """What can grow: for tasks of several topologies one of each, from those with the most names."""
-        topologies = {self._topology(task): None for task in self.config.task}
-        lists = [names(topology) for topology in topologies]
+        """What can grow: for tasks of several topologies one of each, in the order of their size."""
+        topologies = dict.fromkeys(self._topology(task) for task in self.config.task)
+        known = {name for topology in topologies for name in names(topology)}
+        for name in self.config.blueprints:
+            if name not in known:
+                raise unknown("blueprint", name, known)
+        wanted = self.config.blueprints or tuple(known)
+        lists = [found for topology in topologies if (found := [name for name in names(topology) if name in wanted])]
         longest = max(map(len, lists))
         return [tuple(dict.fromkeys(each[min(i, len(each) - 1)] for each in lists)) for i in range(longest)]
 
@@ -233,15 +238,16 @@ class HeadroomRun:
         while not self.jobs and self.stage <= self.config.searches:
             self.stage += 1
             self.jobs = self._next_stage()
-        self.hub.emit(Note(text=f"{len(self.played)} episodes of {len(self.plans)} plans; best so far: {self._best_so_far()}"))
+        best, reached = self._best_so_far()
+        self.hub.emit(PlansPlayed(episodes=len(self.played), plans=len(self.plans), best=best, score=reached))
 
-    def _best_so_far(self) -> str:
+    def _best_so_far(self) -> tuple[str, float]:
         table = self._table()
         whole = [plan for plan in range(len(self.plans)) if not np.isnan(table[:, plan]).any()]
         if not whole:
-            return "not known yet"
+            return "", 0.0
         best = max(whole, key=lambda plan: float(table[:, plan].mean()))
-        return f"{described(self.plans[best])}, score {table[:, best].mean():.2f}"
+        return described(self.plans[best]), float(table[:, best].mean())
 
     def _start(self, job: Job) -> Start:
         start = self.starts[job.host]
@@ -290,8 +296,9 @@ class HeadroomRun:
                 "during": asdict(found.during),
                 "hindsight": found.hindsight,
                 "spread": found.spread,
-                "hosts_needed": found.hosts_needed(found.during.mean),
-                "hosts_needed_for_a_point": found.hosts_needed(1.0),
+                "rivals": found.rivals,
+                "hosts_needed": hosts_needed(found.spread, found.during.mean),
+                "hosts_needed_for_a_point": hosts_needed(found.rivals, 1.0),
             },
             "repetitions": self._repetitions(),
             "kinds": self._kinds(table),

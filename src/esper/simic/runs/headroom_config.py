@@ -24,6 +24,8 @@ class HeadroomConfig(GrowthConfig):
     """Hosts that every plan is tried on."""
     seed: NonNegativeInt = 0
     """Which hosts: another seed searches on others of the same family."""
+    blueprints: tuple[str, ...] = ()
+    """What may be grown; all blueprints that fit when empty."""
     proposals: NonNegativeInt = 6
     """Plans that a round of guided search adds, near those that did best."""
     searches: NonNegativeInt = 2
