@@ -146,6 +146,12 @@ class Growable(nn.Module):
         return [slot.id for slot in self.slots.values() if slot.state.stage in stages]
 
     @property
+    def is_static(self) -> bool:
+        """Whether all seeds that are here, and there are some, were planted: the network was built so, and nothing grows in it now."""
+        found = [slot.state for slot in self.slots.values() if slot.state.stage in OCCUPIED]
+        return bool(found) and all(state.planted for state in found)
+
+    @property
     def learns_whole(self) -> bool:
         """Whether no parameter of the host is frozen."""
         return all(p.requires_grad for p in self.host.parameters())

@@ -52,15 +52,9 @@ class Ended:
     result: HostFinished
 
     @property
-    def spent(self) -> dict[str, int]:
-        """Operations by purpose. A network that does not grow needs no counterfactuals, so what measuring spent on them is not counted."""
-        static = self.started.arm in (STATIC_FINAL, STATIC_FLOPS, STATIC_LARGEST) or self.started.arm.startswith(SWEEP)
-        return {**self.result.flops, "counterfactual": 0} if static else self.result.flops
-
-    @property
     def operations(self) -> int:
-        """All of them."""
-        return sum(self.spent[name] for name in OPERATIONS)
+        """Everything that was spent."""
+        return sum(self.result.flops[name] for name in OPERATIONS)
 
 
 class CompareRun:
@@ -80,13 +74,13 @@ class CompareRun:
         self.contenders = _deciding(config)
         """Those that decide, by the name of their arm."""
         self.first_policy = next(iter(self.contenders))
-        self.hashes = {name: sha256(each.source.read_bytes()).hexdigest() for name, each in self.contenders.items() if each.source}
         self._policies: dict[str, Policy] = {
             name: policy_from_file(each.policy).to(self.devices[0]).eval() for name, each in self.contenders.items() if each.policy
         }
         for each in self.contenders.values():
             if each.controller:
                 controller_for(each.controller, each.settings)  # a mistake in its settings is told before anything is played
+        self.hashes = {name: sha256(each.source.read_bytes()).hexdigest() for name, each in self.contenders.items() if each.source}
         self.parts = [*self.contenders, *_static_parts(config)]
         """What is played on every chunk, in order: the arms, and of a sweep each size."""
         self.starts = [Start(task, seed) for seed in config.host_seeds for task in config.task]
@@ -183,7 +177,7 @@ class CompareRun:
             for place, member in enumerate(members):
                 each = [ended[place] for ended in parts]
                 best = max(each, key=lambda ended: _val_score(ended.result))  # of equal ones the first, which is the smaller network
-                spent = {name: sum(one.spent[name] for one in each) for name in OPERATIONS}
+                spent = {name: sum(one.result.flops[name] for one in each) for name in OPERATIONS}
                 found.append(row_of(arm, best.started, member, best.result, spent))
         return found
 
