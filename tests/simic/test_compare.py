@@ -143,7 +143,7 @@ def test_a_plan_is_what_fixed_does(tmp_path: Path) -> None:
 
 
 def row(arm: str, seed: int, score: float, **values: Any) -> dict[str, Any]:
-    return {"arm": arm, "task": "digits", "seed": seed, "score": score, "test_accuracy": score, "member": {}, **values}
+    return {"arm": arm, "task": "digits", "seed": seed, "score": score, "test_accuracy": score, **values}
 
 
 def test_the_front_holds_what_no_other_arm_beats_for_less() -> None:
@@ -159,8 +159,15 @@ def test_the_breakdown_names_every_field_in_which_hosts_differ() -> None:
     members = [{"kernel": 1 + 2 * (i % 2), "width": 8} for i in range(12)]
     arms = {name: [row(name, i, gain * each["kernel"], member=each) for i, each in enumerate(members)] for name, gain in GAINS.items()}
     one, three = breakdown(arms)
-    assert (one["field"], one["value"], one["hosts"], one["score"]) == ("kernel", 1, 6, {"a": 2.0, "b": 1.0})
+    assert (one["task"], one["field"], one["value"], one["hosts"], one["score"]) == ("digits", "kernel", 1, 6, {"a": 2.0, "b": 1.0})
     assert (three["value"], three["against"]["b"]["mean"], three["against"]["b"]["low"]) == (3, 3.0, 3.0)
+
+
+def test_the_breakdown_of_several_tasks_looks_within_each() -> None:
+    members = {"digits": [{"kernel": 1}, {"kernel": 3}], "stdlib": [{"kernel": 3}, {"kernel": 3}]}
+    arms = {name: [row(name, i, 1.0, task=task, member=each) for task in members for i, each in enumerate(members[task])] for name in GAINS}
+    found = [(part["task"], part["field"], part["value"]) for part in breakdown(arms)]
+    assert found == [("digits", "", ""), ("stdlib", "", ""), ("digits", "kernel", 1), ("digits", "kernel", 3)]
 
 
 # Seeds and the test split

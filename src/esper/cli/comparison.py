@@ -131,7 +131,7 @@ def _pairs(summary: Summary) -> list[Row]:
 
 def _members(summary: Summary) -> list[Row]:
     return [
-        {"of hosts": f"{part['field']} {part['value']}", "hosts": part["hosts"], **part["score"]}
+        {"of hosts": " ".join(filter(None, [part["task"], part["field"], str(part["value"])])), "hosts": part["hosts"], **part["score"]}
         for part in summary["comparison"]["members"]
     ]
 

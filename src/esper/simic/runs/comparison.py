@@ -79,30 +79,35 @@ def front(arms: Mapping[str, Sequence[Row]], cost: str) -> list[str]:
 
 
 def breakdown(arms: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
-    """The mean score of each arm for every value of the task and of each field in which the hosts' members differ, and the first arm
-    against each other one."""
-    first, hosts = next(iter(arms)), next(iter(arms.values()))
-    fields = {"task": [row["task"] for row in hosts]}
-    for name in hosts[0]["member"]:
-        fields[name] = [row["member"].get(name, "") for row in hosts]
-    found = []
-    for name, values in fields.items():
-        known = sorted(set(values), key=lambda value: (str(type(value)), value))
-        if not 1 < len(known) <= MOST_VALUES:
-            continue
-        for value in known:
-            places = [place for place, each in enumerate(values) if each == value]
-            scores = {arm: [rows[place]["score"] for place in places] for arm, rows in arms.items()}
-            found.append(
-                {
-                    "field": name,
-                    "value": value,
-                    "hosts": len(places),
-                    "score": {arm: _mean(mine) for arm, mine in scores.items()},
-                    "against": {arm: asdict(paired_difference(scores[first], mine)) for arm, mine in scores.items() if arm != first},
-                }
-            )
+    """The mean score of each arm by task, if there are several, and for every value of each field in which the members of a task's hosts
+    differ; and the first arm against each other one."""
+    hosts = next(iter(arms.values()))
+    by_task: dict[str, list[int]] = {}
+    for place, host in enumerate(hosts):
+        by_task.setdefault(host["task"], []).append(place)
+    found = [_part(arms, task, "", "", places) for task, places in by_task.items()] if len(by_task) > 1 else []
+    for task, places in by_task.items():
+        for name in hosts[places[0]]["member"]:
+            values: dict[Any, list[int]] = {}
+            for place in places:
+                values.setdefault(hosts[place]["member"][name], []).append(place)
+            if 1 < len(values) <= MOST_VALUES:
+                found += [_part(arms, task, name, value, values[value]) for value in sorted(values)]
     return found
+
+
+def _part(arms: Mapping[str, Sequence[Row]], task: str, field: str, value: Any, places: Sequence[int]) -> dict[str, Any]:
+    """Some of the hosts: those of a task, or those of them with a value of a field."""
+    scores = {arm: [rows[place]["score"] for place in places] for arm, rows in arms.items()}
+    first = next(iter(arms))
+    return {
+        "task": task,
+        "field": field,
+        "value": value,
+        "hosts": len(places),
+        "score": {arm: _mean(mine) for arm, mine in scores.items()},
+        "against": {arm: asdict(paired_difference(scores[first], mine)) for arm, mine in scores.items() if arm != first},
+    }
 
 
 def _figures(rows: Sequence[Row]) -> dict[str, Any]:
