@@ -16,7 +16,9 @@ from esper.leyline.errors import CheckpointError, ConfigError, RunError, Unknown
 from esper.leyline.reports import Topology
 from esper.leyline.seeds import Purpose, purpose_of
 from esper.nissa import Hub
-from esper.simic.growth.config import ControllerRunConfig
+from esper.simic.growth.config import ControllerRunConfig, GrowthConfig
+from esper.simic.growth.environment import Growth, Start
+from esper.simic.growth.play import ControllerDecider, Play
 from esper.simic.runs.compare import CompareRun
 from esper.simic.runs.compare_config import CompareConfig
 from esper.simic.runs.comparison import breakdown, front
@@ -24,7 +26,7 @@ from esper.simic.runs.controller import ControllerRun
 from esper.simic.runs.ppo import PPORun
 from esper.simic.runs.ppo_config import PPORunConfig
 from esper.simic.runs.runner import resume, start
-from esper.tamiyo import FixedConfig
+from esper.tamiyo import FixedConfig, make
 from esper.tamiyo.policy.network import PolicyConfig
 from esper.tamiyo.policy.policy import Policy
 from esper.tamiyo.policy.policy_file import save_policy
@@ -183,7 +185,7 @@ def test_only_a_comparison_may_have_examination_hosts() -> None:
         PPORun(PPORunConfig(seed=200_000), Hub())
 
 
-def test_learning_and_its_examination_never_read_the_test_split(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_learning_its_examination_and_rewards_never_read_the_test_split(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def refused(*_: object) -> None:
         raise AssertionError("the test split was read")
 
@@ -195,6 +197,8 @@ def test_learning_and_its_examination_never_read_the_test_split(monkeypatch: pyt
         run.run_round()
     assert set(run.examination()["arms"]) == set(PPORun.ARMS)
     run.close()
+    rewarded = Play(Growth(GrowthConfig(epochs=2, fix=fix)), ControllerDecider([make("random")]), [Start("digits", 0)]).through()
+    assert rewarded[0].control_accuracy is not None, "the twin was trained as well"
     with pytest.raises(AssertionError, match="the test split was read"):
         compared(replace(TINY, epochs=1))
 

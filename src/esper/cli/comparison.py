@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from esper.cli.results import join, say
+from esper.cli.results import WIDTH, join, say
 from esper.cli.tables import Row, print_rows
 from esper.simic.statistics import LEAST_HOSTS, TOO_FEW, bounds
 
 Summary = dict[str, Any]
+WHOLE = ("score", "test", "IQM", "P(better)", "hosts")
+"""Columns that no terminal should break."""
+FRONTS = {"parameters": "size", "operations": "ops"}
+"""Costs at which no other arm may be better, as the table names them."""
 
 
 def print_comparison(summary: Summary) -> None:
@@ -18,7 +22,7 @@ def print_comparison(summary: Summary) -> None:
     for title, rows in tables(summary).items():
         print()
         say(title)
-        print_rows(rows, tuple(rows[0]), wrapped=[])
+        print_rows(rows, tuple(rows[0]), wrapped=[name for name in rows[0] if name not in WHOLE], width=WIDTH)
     print()
     for sentence in verdict(summary):
         say(sentence)
@@ -36,9 +40,12 @@ def tables(summary: Summary) -> dict[str, list[Row]]:
     few = next(iter(summary["comparison"]["arms"].values()))["hosts"] < LEAST_HOSTS
     interval = f" ({TOO_FEW})" if few else " with 95 % intervals"
     found = {
-        f"each arm: means over hosts{interval}; operations are those of training, as multiples of {_reference(summary)}'s": _arms(summary),
-        "what the operations went to, in millions a host": _operations(summary),
+        f"each arm: means over hosts{interval}; operations as multiples of {_reference(summary)}'s": _arms(summary),
+        "what happened, means over hosts; front: no other arm is as accurate for less": _happened(summary),
+        "what the training operations went to, in millions a host": _operations(summary),
         f"every pair: the first minus the second on the same hosts{interval}": _pairs(summary),
+        f"every pair: interquartile mean of that difference, probability that the first is better on a host{interval}": _robust_pairs(summary),
+        f"every pair: the difference in test accuracy, without rent{interval}": _test_pairs(summary),
     }
     if summary["comparison"]["members"]:
         found["score by what hosts differ in"] = _members(summary)
@@ -82,23 +89,32 @@ def _reference(summary: Summary) -> str:
 
 
 def _arms(summary: Summary) -> list[Row]:
-    arms, fronts = summary["comparison"]["arms"], summary["comparison"]["front"]
+    arms = summary["comparison"]["arms"]
     unit = arms[_reference(summary)]["operations"]
     return [
         {
             "arm": name,
             "score": _with_bounds(arm["score"], ""),
-            "IQM": _with_bounds(arm["score_iqm"], ""),
             "test": _with_bounds(arm["test_accuracy"], ""),
-            "parameters": round(arm["parameters"]),
             "size x": arm["growth"],
             "operations x": arm["operations"] / unit,
-            "germinated": arm["germinated"],
-            "fossilised": arm["fossilized"],
+        }
+        for name, arm in arms.items()
+    ]
+
+
+def _happened(summary: Summary) -> list[Row]:
+    arms, fronts = summary["comparison"]["arms"], summary["comparison"]["front"]
+    return [
+        {
+            "arm": name,
+            "seeds": arm["germinated"],
+            "fossils": arm["fossilized"],
             "pruned": arm["pruned"],
             "rollbacks": arm["rollbacks"],
-            "seconds": summary["wall_clock"][name],
-            "on the front of": " and ".join(cost for cost in fronts if name in fronts[cost]),
+            "parameters": round(arm["parameters"]),
+            "seconds": summary["wall_clock"][name] / arm["hosts"],
+            "front": ", ".join(word for cost, word in FRONTS.items() if name in fronts[cost]),
         }
         for name, arm in arms.items()
     ]
@@ -118,11 +134,30 @@ def _pairs(summary: Summary) -> list[Row]:
             "first": pair["first"],
             "second": pair["second"],
             "score": _with_bounds(pair["score"]["difference"], "+"),
-            "IQM of score": _with_bounds(pair["score"]["iqm"], "+"),
-            "better on": f"{pair['score']['difference']['wins']} of {pair['score']['difference']['pairs']}",
-            "P(better)": _with_bounds(pair["score"]["improvement"], ""),
-            "test": _with_bounds(pair["test_accuracy"]["difference"], "+"),
             "operations x": pair["operations"],
+        }
+        for pair in summary["comparison"]["pairs"]
+    ]
+
+
+def _robust_pairs(summary: Summary) -> list[Row]:
+    return [
+        {
+            "first": pair["first"],
+            "second": pair["second"],
+            "IQM": _with_bounds(pair["score"]["iqm"], "+"),
+            "P(better)": _with_bounds(pair["score"]["improvement"], ""),
+        }
+        for pair in summary["comparison"]["pairs"]
+    ]
+
+
+def _test_pairs(summary: Summary) -> list[Row]:
+    return [
+        {
+            "first": pair["first"],
+            "second": pair["second"],
+            "test": _with_bounds(pair["test_accuracy"]["difference"], "+"),
             "parameters x": pair["parameters"],
         }
         for pair in summary["comparison"]["pairs"]
