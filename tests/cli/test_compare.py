@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from esper.cli.comparison import make_page, times, verdict
+from esper.cli.comparison import make_page, print_comparison, times, verdict
 from esper.cli.main import EXIT_USAGE, main
 from esper.simic.runs.comparison import OPERATIONS, statistics
 from esper.tolaria.storage.runs import read_summary
@@ -135,6 +135,13 @@ def test_below_six_hosts_there_is_no_verdict_and_no_interval() -> None:
     assert verdict(few) == ["too few hosts for an interval, and so for a verdict: 5 played, 6 needed"]
     assert few["comparison"]["pairs"][0]["score"]["difference"]["low"] is None
     assert "too few hosts for an interval" in make_page(few)
+
+
+def test_the_tables_fit_into_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    print_comparison(summary(8, -40.0))
+    told = capsys.readouterr().out
+    assert max(map(len, told.splitlines())) <= 80
+    assert "mine  wait   -42.00 [-43.76, -40.24]" in told
 
 
 def test_ratios_of_operations_are_words() -> None:

@@ -38,13 +38,13 @@ def headline(summary: Summary) -> str:
 def tables(summary: Summary) -> dict[str, list[Row]]:
     """The tables by what they show: arms, every pair of them, and where hosts differ."""
     few = next(iter(summary["comparison"]["arms"].values()))["hosts"] < LEAST_HOSTS
-    interval = f" ({TOO_FEW})" if few else " with 95 % intervals"
+    interval = f" ({TOO_FEW})" if few else ", with 95 % intervals"
     found = {
         f"each arm: means over hosts{interval}; operations as multiples of {_reference(summary)}'s": _arms(summary),
         "what happened, means over hosts; front: no other arm is as accurate for less": _happened(summary),
         "what the training operations went to, in millions a host": _operations(summary),
         f"every pair: the first minus the second on the same hosts{interval}": _pairs(summary),
-        f"every pair: interquartile mean of that difference, probability that the first is better on a host{interval}": _robust_pairs(summary),
+        f"every pair: interquartile mean of that difference, probability of being better on a host{interval}": _robust_pairs(summary),
         f"every pair: the difference in test accuracy, without rent{interval}": _test_pairs(summary),
     }
     if summary["comparison"]["members"]:
