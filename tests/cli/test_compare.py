@@ -141,7 +141,7 @@ def test_the_tables_fit_into_80_columns(capsys: pytest.CaptureFixture[str]) -> N
     print_comparison(summary(8, -40.0))
     told = capsys.readouterr().out
     assert max(map(len, told.splitlines())) <= 80
-    assert "mine  wait   -42.00 [-43.76, -40.24]" in told
+    assert "mine  wait   -42.00 [-43.79, -40.21]" in told
 
 
 def test_ratios_of_operations_are_words() -> None:

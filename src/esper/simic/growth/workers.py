@@ -180,7 +180,7 @@ def _left_to_the_parent() -> Iterator[None]:
 class _Worker:
     """The share of one worker: a Growth that trains the next epoch as soon as it can, while the parent records or learns."""
 
-    def __init__(self, config: GrowthConfig, test: bool) -> None:
+    def __init__(self, config: GrowthConfig, test: bool = False) -> None:
         self._growth = Growth(config, test=test)
         self._ahead: dict[int, Trained] = {}
         """What has been trained and not been asked for."""
