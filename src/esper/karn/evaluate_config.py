@@ -34,7 +34,7 @@ class EvaluateConfig(GrowthConfig):
     gamma: Share | None = None
     """Discount of the returns that values are held against; by default that which the policy was trained with, or 0.995."""
     collapse_threshold: Share = 0.9
-    """Red flag: one op has more than this share of the decisions that left a choice; for WAIT, that share of episodes holds nothing else."""
+    """Red flag: one op has more than this share of the decisions that left a choice; for WAIT, of the episodes nothing else is in."""
     entropy_bounds: tuple[float, float] = (0.05, 0.95)
     """Red flag: normalised entropy of a head below the first, or that of the op above the second."""
     survival_threshold: Share = 0.1

@@ -83,17 +83,16 @@ def evaluate(policies: Sequence[object], config: EvaluateConfig | None = None, *
 def diagnose(subject: Subject, episodes: Sequence[Episode], config: EvaluateConfig) -> Diagnosis:
     """Every diagnostic of whoever played these episodes, and the red flags."""
     is_policy = isinstance(subject.decides, Policy)
-    rule = "a controller decides by a rule: it has no"
-    absent = {} if is_policy else {"entropies": f"{rule} probabilities", "calibration": f"{rule} values"}
+    absent = {} if is_policy else {"entropy": "a rule has no probabilities", "values": "a rule expects nothing"}
     calibration = value_calibration(episodes)
     if is_policy and calibration is None:
-        absent["calibration"] = "all returns, or all values, are the same: nothing can be told of the critic"
+        absent["values"] = "all returns, or all values, are the same, so that nothing can be told of the critic"
     if config.stochastic and not is_policy:
-        absent["chance"] = f"{rule} chance that could be drawn again"
+        absent["chance"] = "what a rule does on a host is always the same"
 
     def points(episode: Episode) -> float:
-        result, reward = episode.result, config.reward
-        return score(result.val_accuracy, result.parameters, result.host_parameters, reward.rent, reward.rent_cap)
+        result = episode.result
+        return score(result.val_accuracy, result.parameters, result.host_parameters, result.rent)
 
     found = Diagnosis(
         name=subject.name,
@@ -178,7 +177,10 @@ def read_minds(policy: Policy, rollout: Rollout, gamma: float, gae_lambda: float
     }
     arrays = {name: values.double().cpu().numpy() for name, values in figures.items()}
     legal, lengths = scores.legal.cpu().numpy(), rollout.lengths().long().tolist()
-    return [Mind(legal=legal[row, :steps], **{name: each[row, :steps] for name, each in arrays.items()}) for row, steps in enumerate(lengths)]
+    return [
+        Mind(legal=legal[row, :steps], **{name: values[row, :steps] for name, values in arrays.items()})
+        for row, steps in enumerate(lengths)
+    ]
 
 
 def _part(progress: Progress | None, number: int, parts: int) -> Callable[[float], None] | None:

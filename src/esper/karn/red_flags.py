@@ -52,16 +52,16 @@ def _collapse(found: Diagnosis, config: EvaluateConfig) -> Iterator[str]:
 def _entropy(found: Diagnosis, config: EvaluateConfig) -> Iterator[str]:
     """A head that has nothing left to learn with, or an op that is drawn by lot.
 
-    The op head is judged by its doubt, its largest entropy in an episode: a sentinel is sure of itself at most steps, and not at all. Of the
-    other heads the mean says the same, since they are used at acts alone. Only the op is judged for being open: how a seed is blended in, say,
-    may not matter on these hosts.
+    The op head is judged by its doubt, its largest entropy in an episode: a sentinel is sure of itself at most steps, and not at all.
+    Of the other heads the mean says the same, since they are used at acts alone. Only the op is judged for being open: how a seed is
+    blended in, say, may not matter on these hosts.
     """
     low, high = config.entropy_bounds
     for name, head in (found.entropies or {}).items():
         whole = head.phases[ALL]
         if name == Head.OP:
             if head.doubt is not None and head.doubt < low:
-                yield f"the op is never in doubt: its normalised entropy is at most {head.doubt:.3f} in an episode on average, below {low:g}"
+                yield f"the op is never in doubt: its normalised entropy is {head.doubt:.3f} at most in an episode, below {low:g}"
             if whole.mean > high:
                 yield f"the op is as good as drawn by lot: its normalised entropy is {whole.mean:.3f}, above {high:g}"
         elif whole.n >= FEWEST_USES and whole.mean < low:

@@ -105,20 +105,20 @@ def chance(episodes: Sequence[Episode], score: Score) -> Chance | None:
         for first, second in zip(one.steps, other.steps, strict=False)
         if first.choice and second.choice
     ]
-    within = _within([[score(episode) for episode in plays] for plays in by_host.values()])
-    whole = float(np.var([score(episode) for episode in episodes]))
+    scores = [[score(episode) for episode in plays] for plays in by_host.values()]
+    within, whole = float(np.mean([np.var(plays) for plays in scores])), float(np.var(np.concatenate(scores)))
     return Chance(
         draws=draws,
         disagreement=float(np.mean(differ)) if differ else 0.0,
-        score_std=within**0.5,
-        score_share=float(np.mean([np.var([score(each) for each in plays]) for plays in by_host.values()])) / whole if whole > 0.0 else None,
-        seeds_std=_within([[float(each.result.germinated) for each in plays] for plays in by_host.values()]) ** 0.5,
+        score_std=_within(scores),
+        score_share=within / whole if whole > 0.0 else None,
+        seeds_std=_within([[float(episode.result.germinated) for episode in plays] for plays in by_host.values()]),
     )
 
 
 def _within(groups: Sequence[Sequence[float]]) -> float:
-    """Mean over groups of the variance in each."""
-    return float(np.mean([np.var(group, ddof=1) for group in groups]))
+    """Standard deviation in a group, from the mean of all groups' variances."""
+    return float(np.sqrt(np.mean([np.var(group, ddof=1) for group in groups])))
 
 
 def _over_hosts(episodes: Sequence[Episode], figure: Callable[[Episode], float]) -> Interval:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -71,8 +71,13 @@ def _count(by_host: dict[int, list[float]]) -> int:
 
 
 def _over_hosts(by_host: dict[int, list[float]]) -> Interval | None:
-    """Hosts are independent of one another, steps of one are not."""
-    return interval([float(np.mean(values)) for values in by_host.values()]) if by_host else None
+    """Hosts are independent of one another, steps of one are not. No probability is below 0 or above 1."""
+    if not by_host:
+        return None
+    found = interval([float(np.mean(values)) for values in by_host.values()])
+    if found.low is None or found.high is None:
+        return found
+    return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
 
 
 def _live(step: Step) -> bool:
