@@ -43,29 +43,33 @@ def _collapse(found: Diagnosis, config: EvaluateConfig) -> Iterator[str]:
     """One op, whatever the host looks like. WAIT is judged by episodes: one that holds an act is not collapsed, however rare the act."""
     actions, limit = found.actions, config.collapse_threshold
     if actions.waiting is not None and actions.waiting > limit:
-        yield f"it only waits in {actions.waiting:.0%} of the episodes, above {limit:.0%}, though it could have acted"
+        # Where acts are drawn now and then, the likeliest decision can be WAIT all the same.
+        open_minded = found.entropies is not None and found.entropies[Head.OP].doubt >= config.entropy_bounds[0]
+        hint = "; it may act when decisions are drawn: see --stochastic" if open_minded and not config.stochastic else ""
+        yield f"it only waits in {actions.waiting:.0%} of the episodes, above {limit:.0%}, though it could have acted{hint}"
     for op, share in actions.shares[ALL].items():
         if op != Op.WAIT.name and share > limit:
             yield f"{op} is {share:.0%} of its decisions where it had a choice, above {limit:.0%}"
 
 
 def _entropy(found: Diagnosis, config: EvaluateConfig) -> Iterator[str]:
-    """A head that has nothing left to learn with, or an op that is drawn by lot.
+    """A head that always says the same and has nothing left to learn with, or an op that is drawn by lot.
 
-    The op head is judged by its doubt, its largest entropy in an episode: a sentinel is sure of itself at most steps, and not at all.
-    Of the other heads the mean says the same, since they are used at acts alone. Only the op is judged for being open: how a seed is
-    blended in, say, may not matter on these hosts.
+    A head that is sure of itself and chooses differently on different hosts is a good one. The op is judged by its doubt, its largest
+    entropy in an episode, since a sentinel is sure at most steps; the other heads by their mean, as they are used at acts alone. Only the
+    op is judged for being open: how a seed is blended in, say, may not matter on these hosts.
     """
     low, high = config.entropy_bounds
     for name, head in (found.entropies or {}).items():
         whole = head.phases[ALL]
         if name == Head.OP:
-            if head.doubt is not None and head.doubt < low:
+            if head.doubt < low and any(_collapse(found, config)):
                 yield f"the op is never in doubt: its normalised entropy is {head.doubt:.3f} at most in an episode, below {low:g}"
             if whole.mean > high:
                 yield f"the op is as good as drawn by lot: its normalised entropy is {whole.mean:.3f}, above {high:g}"
-        elif whole.n >= FEWEST_USES and whole.mean < low:
-            yield f"the {name} head has collapsed: its normalised entropy is {whole.mean:.3f} over {whole.n} uses, below {low:g}"
+        elif whole.n >= FEWEST_USES and whole.mean < low and head.share > config.collapse_threshold:
+            always = f"it chose {head.commonest} in {head.share:.0%} of {whole.n} uses"
+            yield f"the {name} head has collapsed: its normalised entropy is {whole.mean:.3f}, below {low:g}, and {always}"
 
 
 def _no_seeds(found: Diagnosis, config: EvaluateConfig) -> Iterator[str]:

@@ -83,8 +83,12 @@ class HeadEntropy:
 
     phases: dict[str, Spread]
     """By phase, and over all; only over steps at which the head mattered and had a choice, and no entry where there was none."""
-    doubt: float | None
+    doubt: float
     """Mean over episodes of its largest value in each: near 0, the head is never in doubt."""
+    commonest: str
+    """What is chosen most often there."""
+    share: float
+    """And in which share of those steps."""
 
 
 def head_entropies(episodes: Sequence[Episode]) -> dict[str, HeadEntropy]:
@@ -92,7 +96,7 @@ def head_entropies(episodes: Sequence[Episode]) -> dict[str, HeadEntropy]:
     found = {}
     for place, head in enumerate(Head):
         by_phase: dict[str, list[float]] = {phase: [] for phase in (ALL, *PHASES)}
-        largest = []
+        largest, chosen = [], Counter[str]()
         for episode in episodes:
             if episode.mind is None:
                 continue
@@ -100,11 +104,14 @@ def head_entropies(episodes: Sequence[Episode]) -> dict[str, HeadEntropy]:
             for step, entropy in zip(np.flatnonzero(free), episode.mind.entropy[free, place], strict=True):
                 for phase in (ALL, phase_of(episode.steps[step].epoch, episode.budget)):
                     by_phase[phase].append(float(entropy))
+                chosen[_text(getattr(episode.steps[step].decision, head.value))] += 1
             if free.any():
                 largest.append(float(episode.mind.entropy[free, place].max()))
         if largest:
             phases = {phase: spread(values) for phase, values in by_phase.items() if values}
-            found[head.value] = HeadEntropy(phases=phases, doubt=float(np.mean(largest)))
+            commonest, count = chosen.most_common(1)[0]
+            share = count / chosen.total()
+            found[head.value] = HeadEntropy(phases=phases, doubt=float(np.mean(largest)), commonest=commonest, share=share)
     return found
 
 

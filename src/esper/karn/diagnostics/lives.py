@@ -81,8 +81,10 @@ class Timing:
 def timing(episodes: Sequence[Episode]) -> Timing:
     """The patterns in time."""
     every = [lives_of(episode) for episode in episodes]
-    births = [life.share for lives in every for life in lives]
-    counts = np.histogram(births, bins=BINS, range=(0.0, 1.0))[0] if births else np.zeros(BINS, dtype=np.int64)
+    # The first tenth ends with the epoch at which a tenth of the budget is spent.
+    tenths = Counter(
+        -(-BINS * life.born // episode.budget) - 1 for episode, lives in zip(episodes, every, strict=True) for life in lives
+    )
     acts: Counter[tuple[str, Op]] = Counter()
     for episode in episodes:
         acts.update((phase_of(step.epoch, episode.budget), step.decision.op) for step in episode.steps)
@@ -90,7 +92,7 @@ def timing(episodes: Sequence[Episode]) -> Timing:
     firsts = [lives[0].share for lives in every if lives]
     return Timing(
         first=spread(firsts) if firsts else None,
-        germinations=tuple(int(count) for count in counts),
+        germinations=tuple(tenths[number] for number in range(BINS)),
         lifetimes={outcome: spread(epochs) for outcome, epochs in lifetimes.items() if epochs},
         acts={phase: {op.name: acts[phase, op] / len(episodes) for op in Op if op is not Op.WAIT} for phase in PHASES},
     )
