@@ -49,16 +49,19 @@ def main(argv: list[str]) -> int:
     from esper.karn.evaluation import evaluate
 
     report = evaluate(arguments.policies, config, progress=None if arguments.quiet else Progress())
-    print_report(report)
+    # Files first: whoever reads the text may go away before its end.
+    written = []
     if arguments.json is not None:
         report.write_json(arguments.json)
-        print(f"report: {arguments.json}")
+        written.append(f"report: {arguments.json}")
     if arguments.html is not None:
         from esper.karn.evaluate_page import evaluation_page
         from esper.karn.page import write_page
 
         write_page(arguments.html, evaluation_page(report, shlex.join(["esper", "evaluate", *argv])))
-        print(f"page: {arguments.html}")
+        written.append(f"page: {arguments.html}")
+    print_report(report)
+    print("\n".join(written), end="\n" if written else "")
     return EXIT_FLAGGED if arguments.strict and report.flagged else 0
 
 
@@ -114,9 +117,9 @@ def print_report(report: Report) -> None:
         for name, diagnosis in zip(names, report.diagnoses, strict=True):
             print(f"  {name}: {diagnosis.name}")
     for table in tables(report):
+        print()
+        say(f"{table.title}: {table.note}")
         for first in range(0, len(names), SIDE_BY_SIDE):
-            print()
-            say(f"{table.title}: {table.note}")
             columns = names[first : first + SIDE_BY_SIDE]
             rows: list[Row] = [
                 {"": label, **dict(zip(columns, cells[first : first + SIDE_BY_SIDE], strict=True))} for label, cells in table.rows

@@ -30,7 +30,7 @@ class EvaluateConfig(GrowthConfig):
     draws: Annotated[int, Range(2, 1000)] = 3
     """With --stochastic: how often the same hosts are played."""
     checkpoints: bool = False
-    """Of a run folder: also look at each checkpoint that is kept there, and at the entropy of every round."""
+    """Of run folders of PPO: look at each checkpoint that is kept there, and at the entropy of every round."""
     gamma: Share | None = None
     """Discount of the returns that values are held against; by default that which the policy was trained with, or 0.995."""
     collapse_threshold: Share = 0.9

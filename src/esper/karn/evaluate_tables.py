@@ -36,13 +36,13 @@ class Table:
 def tables(report: Report) -> list[Table]:
     """All of an evaluation; a table without a single figure is left out."""
     made = [
-        _table(report, "outcome", "val, never test; means over hosts, with 95 % intervals", _outcome()),
-        _table(report, "decisions", "% of those that left a choice: all (early, middle, late third of the budget)", _decisions()),
+        _table(report, "outcome", "val accuracy, never test, and score, which is accuracy minus rent; means over hosts with 95 % intervals", _outcome()),
+        _table(report, "decisions", "% of those that left a choice: all (early, middle, late third of the budget); episodes of WAIT alone", _decisions()),
         _table(report, "entropy", "of each head, 0 settled, 1 open: mean (early, middle, late); then least and largest", _entropy(report)),
-        _table(report, "time", "shares of the budget, and epochs", _time()),
+        _table(report, "time", "share of the budget at which a host's first seed is germinated; epochs that seeds live; acts in an episode", _time()),
         _table(report, "values", "the critic against the returns that followed, in standard deviations of these", _values()),
         _table(report, "response", "probability of an act, where there was a choice, and of GERMINATE, where it was legal", _response()),
-        _table(report, "seeds", "fossilised of created (share), and points of val accuracy that they bring", _seeds(report)),
+        _table(report, "seeds", "fossilised of created (share), and points of val accuracy that they bring; all, and by blueprint, slot and style", _seeds(report)),
         _table(report, "reward", "of the step itself, by op: mean (decisions)", _reward()),
         _table(report, "life", "what was recorded, against the table of stages and the gates: passed / refused", _life()),
         _table(report, "gradients", "median norm; % of tensors that vanish, explode", _gradients(report)),
@@ -78,9 +78,9 @@ def _table(report: Report, title: str, note: str, rows: Iterable[tuple[str, Say]
 
 def _outcome() -> list[tuple[str, Say]]:
     return [
-        ("score (accuracy - rent)", lambda d: _interval(d.outcomes.score, ".1f")),
+        ("score", lambda d: _interval(d.outcomes.score, ".1f")),
         ("accuracy", lambda d: _interval(d.outcomes.accuracy, ".1f")),
-        ("without growth (twins)", lambda d: _number(d.outcomes.twin, ".1f")),
+        ("without growth", lambda d: _number(d.outcomes.twin, ".1f")),
         ("last epoch, seeds on", lambda d: _number(d.outcomes.with_seeds, ".1f")),
         ("last epoch, seeds off", lambda d: _number(d.outcomes.without_seeds, ".1f")),
         ("size x", lambda d: _number(d.outcomes.growth, ".2f")),
@@ -101,7 +101,7 @@ def _decisions() -> list[tuple[str, Say]]:
         ("decisions", lambda d: f"{d.actions.decisions:,}"),
         ("with a choice", lambda d: f"{d.actions.choices:,}"),
         *((op.name, share(op)) for op in Op),
-        ("episodes of WAIT alone", lambda d: NONE if d.actions.waiting is None else f"{_percent(d.actions.waiting)} %"),
+        ("WAIT alone", lambda d: NONE if d.actions.waiting is None else f"{_percent(d.actions.waiting)} %"),
     ]
 
 
@@ -144,9 +144,9 @@ def _time() -> list[tuple[str, Say]]:
         return NONE if found is None else f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
 
     return [
-        ("first germination at", first),
-        *((f"epochs, {outcome}", lifetime(outcome)) for outcome in OUTCOMES),
-        *((f"acts an episode, {phase}", acts(phase)) for phase in PHASES),
+        ("first seed at", first),
+        *((f"{outcome} after", lifetime(outcome)) for outcome in OUTCOMES),
+        *((f"acts, {phase}", acts(phase)) for phase in PHASES),
     ]
 
 
@@ -183,7 +183,7 @@ def _seeds(report: Report) -> list[tuple[str, Say]]:
     rows: list[tuple[str, Say]] = [("all", say(ALL, ALL))]
     for key in ("blueprint", "slot", "style"):
         values = sorted({value for d in report.diagnoses for value in d.seeds[key]})
-        rows += [(f"{key} {value}", say(key, value)) for value in values]
+        rows += [(value, say(key, value)) for value in values]
     return rows
 
 
@@ -227,7 +227,7 @@ def _gradients(report: Report) -> list[tuple[str, Say]]:
 
 def _chance() -> list[tuple[str, Say]]:
     return [
-        ("another op at an epoch", lambda d: NONE if d.chance is None else f"{_percent(d.chance.disagreement)} %"),
+        ("other op at an epoch", lambda d: NONE if d.chance is None else f"{_percent(d.chance.disagreement)} %"),
         ("std of the score", lambda d: NONE if d.chance is None else f"{d.chance.score_std:.2f}"),
         ("  share of its variance", lambda d: NONE if d.chance is None or d.chance.score_share is None else f"{d.chance.score_share:.2f}"),
         ("std of seeds germinated", lambda d: NONE if d.chance is None else f"{d.chance.seeds_std:.2f}"),

@@ -80,23 +80,22 @@ def _subjects(given: object, config: EvaluateConfig) -> list[Subject]:
 
 
 def _of_run(path: Path, config: EvaluateConfig) -> list[Subject]:
-    """The policy of a run; before it, when they are asked for, those of its checkpoints."""
+    """The policy of a run; when they are asked for, those of its checkpoints instead, the last of which is the same."""
     run = read_run(path)
     known = read_config(path / "config.toml")
     if not isinstance(known, PPORunConfig | BCConfig | IQLConfig):
         raise RunError(f"{path} holds no policy: its hosts grew under a controller; name that controller instead")
     name = path.resolve().name
-    found: list[Subject] = []
     if config.checkpoints:
         if not isinstance(known, PPORunConfig):
             raise RunError(f"{path} was not taught by PPO; --checkpoints is for runs of esper train ppo")
         found = _checkpoints(CheckpointStore(path / "checkpoints", run=run.id), known, name, config)
-    if (path / POLICY_FILE).exists():
-        course = found[-1].course if found else ()
-        found.append(replace(_subject(name, policy_from_file(path / POLICY_FILE), config, known), course=course))
-    if not found:
+        if not found:
+            raise RunError(f"{path} has no checkpoint; without --checkpoints its policy is evaluated, once it is finished")
+        return found
+    if not (path / POLICY_FILE).exists():
         raise RunError(f"{path} has no {POLICY_FILE} yet: it is {run.status}; --checkpoints looks at what it has learned so far")
-    return found
+    return [_subject(name, policy_from_file(path / POLICY_FILE), config, known)]
 
 
 def _checkpoints(store: CheckpointStore, known: PPORunConfig, name: str, config: EvaluateConfig) -> list[Subject]:
