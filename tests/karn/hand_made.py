@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from esper.kasmina.blueprints import names
 from esper.karn.episodes import Episode, Mind, Step
 from esper.karn.evaluate_config import EvaluateConfig
+from esper.kasmina.blueprints import names
 from esper.leyline.actions import WAIT, Head, Op
 from esper.leyline.events import HostFinished, HostStarted, StageChanged
 from esper.leyline.reports import Topology

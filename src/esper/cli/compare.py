@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from esper.cli.comparison import make_page, print_comparison
+from esper.cli.files import add_files, check_files, write_file
 from esper.cli.flags import Parser, add_flags, changes
 from esper.cli.watching import add_watching, resume_settings, watch
 from esper.leyline.config import load, replace_fields
-from esper.leyline.errors import ConfigError, RunError
-from esper.leyline.files import replace_file
 
 EXAMPLES = """\
 A POLICY is the name of a controller (wait, random, fixed, heuristic, or one of a plug-in), a run folder, a policy file, or a TOML file
@@ -32,7 +31,7 @@ def main(argv: list[str]) -> int:
     from esper.simic.runs.compare_config import CompareConfig
 
     arguments = _parser(CompareConfig, everything="--help-all" in argv).parse_args(argv)
-    _check_files(arguments)
+    check_files(arguments)
     if arguments.named_policies:
         arguments.policies = [*getattr(arguments, "policies", []), *arguments.named_policies]
     config = load(CompareConfig, arguments.config) if arguments.config is not None else CompareConfig()
@@ -51,10 +50,10 @@ def _resume(argv: list[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("--resume", type=Path, metavar="RUN", help="the comparison to go on with")
-    _add_files(parser)
+    add_files(parser, json="the rows of all hosts and all statistics", html="a page with tables and plots")
     add_watching(parser)
     arguments, extra = parser.parse_known_args(argv)
-    _check_files(arguments)
+    check_files(arguments)
     from esper.simic.runs.runner import resume
     from esper.tolaria.storage.runs import read_run, read_summary
 
@@ -78,40 +77,18 @@ def _parser(config: type, everything: bool) -> Parser:
     parser.add_argument("--help-all", action="help", help="also show every setting of training, gates, controllers and so on")
     parser.add_argument("--run", type=Path, metavar="DIR", help="the run folder (default: a new one in runs/)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a config.toml to start from; flags override it")
-    _add_files(parser)
+    add_files(parser, json="the rows of all hosts and all statistics", html="a page with tables and plots")
     add_watching(parser)
     add_flags(parser, config, everything=everything)
     return parser
-
-
-def _add_files(parser: Parser) -> None:
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows of all hosts and all statistics there")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with tables and plots there")
-
-
-def _check_files(arguments: argparse.Namespace) -> None:
-    """Tell before hours of work that a file cannot be written."""
-    for path in (arguments.json, arguments.html):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ConfigError(f"{path} cannot be written: there is no folder {path.parent}")
-        if path is not None and path.is_dir():
-            raise ConfigError(f"{path} cannot be written: it is a folder; expected the name of a file")
 
 
 def _report(summary: dict[str, Any], arguments: argparse.Namespace) -> int:
     """Say what came out, and write it down where that was asked for."""
     print_comparison(summary)
     if arguments.json is not None:
-        _write(arguments.json, (Path(summary["run"]) / "summary.json").read_bytes())
+        write_file(arguments.json, (Path(summary["run"]) / "summary.json").read_bytes())
     if arguments.html is not None:
-        _write(arguments.html, make_page(summary).encode())
+        write_file(arguments.html, make_page(summary).encode())
     print(f"run folder: {summary['run']}")
     return 0
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        replace_file(path, content)
-    except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror}") from error
-    print(f"wrote {path}")

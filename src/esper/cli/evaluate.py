@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from esper.cli.files import add_files, check_files, write_file
 from esper.cli.flags import Parser, add_flags, changes
 from esper.cli.results import WIDTH, say
 from esper.cli.tables import Row, print_rows
@@ -32,7 +33,8 @@ Look at what policies do on hosts that they have never seen: what they decide an
 what they respond to, and what becomes of their seeds. Every policy plays the same hosts. Nothing here reads the test split."""
 
 EXAMPLES = """\
-POLICY is a policy's file, a run folder, or the name of a controller: wait, random, fixed, heuristic.
+A POLICY is the name of a controller (wait, random, fixed, heuristic, or one of a plug-in), a run folder, a policy file, or a TOML file
+with the settings of a controller.
 
 examples:
   esper evaluate runs/digits-ppo-001 heuristic
@@ -44,24 +46,20 @@ examples:
 def main(argv: list[str]) -> int:
     """Run the command with its own arguments."""
     arguments = _parser(everything="--help-all" in argv).parse_args(argv)
+    check_files(arguments)
     config = load(EvaluateConfig, arguments.config) if arguments.config is not None else EvaluateConfig()
     config = replace_fields(config, changes(EvaluateConfig, arguments), source="esper evaluate")
     from esper.karn.evaluation import evaluate
 
     report = evaluate(arguments.policies, config, progress=None if arguments.quiet else Progress())
     # Files first: whoever reads the text may go away before its end.
-    written = []
     if arguments.json is not None:
-        report.write_json(arguments.json)
-        written.append(f"report: {arguments.json}")
+        write_file(arguments.json, report.to_json().encode())
     if arguments.html is not None:
         from esper.karn.evaluate_page import evaluation_page
-        from esper.karn.page import write_page
 
-        write_page(arguments.html, evaluation_page(report, shlex.join(["esper", "evaluate", *argv])))
-        written.append(f"page: {arguments.html}")
+        write_file(arguments.html, evaluation_page(report, shlex.join(["esper", "evaluate", *argv])).encode())
     print_report(report)
-    print("\n".join(written), end="\n" if written else "")
     return EXIT_FLAGGED if arguments.strict and report.flagged else 0
 
 
@@ -77,8 +75,7 @@ def _parser(everything: bool) -> Parser:
     parser.add_argument("policies", nargs="+", metavar="POLICY", help="who is evaluated")
     parser.add_argument("--help-all", action="help", help="also show every setting of training, gates, rewards and so on")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file with settings to start from; flags override it")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every figure for programs")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with plots")
+    add_files(parser, json="every figure, for programs,", html="a page with tables and plots")
     parser.add_argument("--strict", action="store_true", help=f"exit with {EXIT_FLAGGED} when there is a red flag")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
     add_flags(parser, EvaluateConfig, everything=everything)

@@ -16,6 +16,21 @@ from esper.simic.statistics import Interval
 NONE = "-"
 """Where there is no figure."""
 
+NOTES = {
+    "outcome": "val accuracy, never test, and score, which is accuracy minus rent; means over hosts with 95 % intervals",
+    "decisions": "% of those that left a choice: all (early, middle, late third of the budget); episodes of WAIT alone",
+    "entropy": "of each head, 0 settled, 1 open: mean (early, middle, late); then least and largest",
+    "time": "share of the budget at which a host's first seed is germinated; epochs that seeds live; acts in an episode",
+    "values": "the critic against the returns that followed, in standard deviations of these",
+    "response": "probability of an act, where there was a choice, and of GERMINATE, where it was legal",
+    "seeds": "fossilised of created (share), and points of val accuracy that they bring; all, and by blueprint, slot and style",
+    "reward": "of the step itself, by op: mean (decisions)",
+    "life": "what was recorded, against the table of stages and the gates: passed / refused",
+    "gradients": "median norm; % of tensors that vanish, explode",
+    "chance": "between plays of the same host",
+}
+"""How to read each table."""
+
 SHOWN_VIOLATIONS = 5
 """Of the rules of a seed's life, for each policy; the report for programs has them all."""
 
@@ -36,17 +51,17 @@ class Table:
 def tables(report: Report) -> list[Table]:
     """All of an evaluation; a table without a single figure is left out."""
     made = [
-        _table(report, "outcome", "val accuracy, never test, and score, which is accuracy minus rent; means over hosts with 95 % intervals", _outcome()),
-        _table(report, "decisions", "% of those that left a choice: all (early, middle, late third of the budget); episodes of WAIT alone", _decisions()),
-        _table(report, "entropy", "of each head, 0 settled, 1 open: mean (early, middle, late); then least and largest", _entropy(report)),
-        _table(report, "time", "share of the budget at which a host's first seed is germinated; epochs that seeds live; acts in an episode", _time()),
-        _table(report, "values", "the critic against the returns that followed, in standard deviations of these", _values()),
-        _table(report, "response", "probability of an act, where there was a choice, and of GERMINATE, where it was legal", _response()),
-        _table(report, "seeds", "fossilised of created (share), and points of val accuracy that they bring; all, and by blueprint, slot and style", _seeds(report)),
-        _table(report, "reward", "of the step itself, by op: mean (decisions)", _reward()),
-        _table(report, "life", "what was recorded, against the table of stages and the gates: passed / refused", _life()),
-        _table(report, "gradients", "median norm; % of tensors that vanish, explode", _gradients(report)),
-        _table(report, "chance", "between plays of the same host", _chance() if report.draws > 1 else ()),
+        _table(report, "outcome", _outcome()),
+        _table(report, "decisions", _decisions()),
+        _table(report, "entropy", _entropy(report)),
+        _table(report, "time", _time()),
+        _table(report, "values", _values()),
+        _table(report, "response", _response()),
+        _table(report, "seeds", _seeds(report)),
+        _table(report, "reward", _reward()),
+        _table(report, "life", _life()),
+        _table(report, "gradients", _gradients(report)),
+        _table(report, "chance", _chance() if report.draws > 1 else ()),
     ]
     return [table for table in made if any(cell != NONE for _, cells in table.rows for cell in cells)]
 
@@ -68,9 +83,9 @@ def remark_lines(report: Report) -> list[str]:
     return [*lines, *(f"no {what} of {', '.join(names)}: {why}" for (what, why), names in missing.items())]
 
 
-def _table(report: Report, title: str, note: str, rows: Iterable[tuple[str, Say]]) -> Table:
+def _table(report: Report, title: str, rows: Iterable[tuple[str, Say]]) -> Table:
     filled = [(label, tuple(say(diagnosis) for diagnosis in report.diagnoses)) for label, say in rows]
-    return Table(title, note, tuple((label, cells) for label, cells in filled if any(cell != NONE for cell in cells)))
+    return Table(title, NOTES[title], tuple((label, cells) for label, cells in filled if any(cell != NONE for cell in cells)))
 
 
 # The rows of each

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from esper.karn.diagnostics.actions import Actions, HeadEntropy
@@ -17,8 +16,6 @@ from esper.karn.diagnostics.outcomes import Chance, Earned, Outcomes
 from esper.karn.diagnostics.response import Response
 from esper.karn.diagnostics.values import Calibration
 from esper.karn.red_flags import RedFlag
-from esper.leyline.errors import RunError
-from esper.leyline.files import replace_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +86,9 @@ class Report:
         plain: dict[str, Any] = _plain(asdict(self))
         return plain
 
-    def write_json(self, path: Path) -> None:
-        """Write everything for programs. Raises RunError where that cannot be."""
-        try:
-            replace_file(path, (json.dumps(self.to_plain(), indent=1, allow_nan=False) + "\n").encode())
-        except OSError as error:
-            raise RunError(f"the report {path} cannot be written: {error.strerror}") from error
+    def to_json(self) -> str:
+        """The same as text, for programs."""
+        return json.dumps(self.to_plain(), indent=1, allow_nan=False) + "\n"
 
 
 def _plain(value: Any) -> Any:

@@ -15,6 +15,7 @@ from esper.simic.growth.config import GrowthConfig
 from esper.simic.growth.deciding import controller_for, is_policy_file, policy_from_file
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.learning.ppo_config import PPOConfig
+from esper.simic.runs.compare_config import TUNED_FILE, from_table
 from esper.simic.runs.ppo import PPORun
 from esper.simic.runs.ppo_config import PPORunConfig
 from esper.simic.runs.runner import Config, read_config
@@ -46,7 +47,8 @@ class Subject:
 def find_subjects(given: Sequence[object], config: EvaluateConfig) -> list[Subject]:
     """Everybody who is meant, each with a name of its own. Raises an EsperError for what is none."""
     if not given:
-        raise ConfigError("nothing to evaluate: expected a policy's file, a run folder or the name of a controller")
+        expected = "the name of a controller, a run folder or a policy file: esper evaluate heuristic"
+        raise ConfigError(f"no policy to evaluate; expected {expected}")
     found = [subject for each in given for subject in _subjects(each, config)]
     names = [subject.name for subject in found]
     again = {name: 0 for name in names if names.count(name) > 1}
@@ -68,6 +70,11 @@ def _subjects(given: object, config: EvaluateConfig) -> list[Subject]:
         return [Subject(given, controller_for(given), gamma, usual.gae_lambda)]
     if isinstance(given, str | os.PathLike):
         path = Path(given)
+        if path.is_dir() and (path / TUNED_FILE).is_file():
+            path = path / TUNED_FILE
+        if path.suffix == ".toml":
+            found = from_table(path, path.parent.resolve().name if path.name == TUNED_FILE else path.stem)
+            return [Subject(found.name, controller_for(found.controller, found.settings), gamma, usual.gae_lambda)]
         if path.is_dir():
             return _of_run(path, config)
         if is_policy_file(given) or path.exists():
