@@ -7,17 +7,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from esper.karn.episodes import Episode, Mind, Step
 from esper.karn.evaluate_config import EvaluateConfig
+from esper.karn.evaluation import Recorded
 from esper.kasmina.blueprints import names
 from esper.leyline.actions import WAIT, Head, Op
 from esper.leyline.events import HostFinished, HostStarted, StageChanged
 from esper.leyline.reports import Topology
 from esper.leyline.stages import Stage
+from esper.simic.growth.environment import Growth, Start
+from esper.simic.growth.play import Play
+from esper.simic.learning.rollout import discounted
 from esper.tamiyo.controllers.prior import Prior
 from esper.tamiyo.policy.network import PolicyConfig
 from esper.tamiyo.policy.policy import Policy
+from esper.tolaria.data.streams import stream_seed
 from tests.simic.runs import HASTY, MEMBER
 
 FREE = (True, True, False, False, False, False)
@@ -69,10 +75,44 @@ def tiny(**settings: Any) -> EvaluateConfig:
 def biased(prior: Prior | None = None, *, choices: dict[Head, int] | None = None, **ops: float) -> Policy:
     """An untrained policy with biases on ops, by name, and heads that always take one value."""
     blueprints = tuple(dict.fromkeys(name for topology in Topology for name in names(topology)))
-    policy = Policy(PolicyConfig(blueprints=blueprints, hidden=16, slot_width=8, prior=prior), torch.Generator().manual_seed(2))
+    policy = Policy(PolicyConfig(blueprints=blueprints, hidden=32, slot_width=8, prior=prior), torch.Generator().manual_seed(2))
     with torch.no_grad():
         for name, bias in ops.items():
             policy.heads.op.bias[Op[name]] += bias
         for head, value in (choices or {}).items():
             policy.heads.choices[head.value].bias[value] += 30.0
     return policy.eval()
+
+
+def sentinel(config: EvaluateConfig) -> Policy:
+    """A healthy policy: it waits nine times out of ten while nothing is ready, takes seeds on when they are, and its critic knows what is
+    coming, since it is fitted to what will be earned when it is evaluated like this."""
+    policy = biased(Prior(wait=0.9, wait_when_ready=0.2))
+    starts = [Start("digits", config.seed + place) for place in range(config.hosts)]
+    x, y = [], []
+    for draw in range(config.draws):
+        decider = Recorded(policy, stream_seed("evaluate", config.seed, draw) % (1 << 31))
+        Play(Growth(config), decider, starts).through()
+        assert decider.buffer is not None
+        rollout = decider.buffer.rollout()
+        with torch.no_grad():
+            features, _ = policy.critic.replay(rollout.observations, checkpoint_lstm=False, autocast=False)
+        x.append(features[rollout.weight > 0].double())
+        y.append(discounted(rollout.reward, 0.995)[rollout.weight > 0].double())
+    inputs = torch.cat([torch.cat(x), torch.ones(sum(map(len, x)), 1)], dim=1)
+    fitted = torch.linalg.lstsq(inputs, torch.cat(y).unsqueeze(-1)).solution
+    with torch.no_grad():
+        policy.value_head.output.weight.copy_(fitted[:-1].T)
+        policy.value_head.output.bias.copy_(fitted[-1])
+    return policy
+
+
+class Exploding(nn.Module):
+    """A seed that learns nothing, and whose output is out of all bounds once it is measured."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale if self.training else x * 1e30

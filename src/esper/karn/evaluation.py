@@ -138,7 +138,7 @@ def _play(
     if isinstance(subject.decides, Policy):
         policy = subject.decides.to(device).eval()
         seed = stream_seed("evaluate", config.seed, draw) % (1 << 31)
-        decider: PolicyDecider | ControllerDecider = _Recorded(policy, seed, deterministic=not config.stochastic)
+        decider: PolicyDecider | ControllerDecider = Recorded(policy, seed, deterministic=not config.stochastic)
     else:
         decider = ControllerDecider([subject.decides] * len(starts))
     watcher = Watcher(decider)
@@ -152,7 +152,7 @@ def _play(
     return episodes
 
 
-class _Recorded(PolicyDecider):
+class Recorded(PolicyDecider):
     """A policy whose play is kept whole, in a buffer of the size that its hosts turn out to need."""
 
     def begin(self, started: Mapping[int, HostStarted]) -> dict[int, str]:
