@@ -7,10 +7,11 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from esper.cli.files import add_files, check_files, write_file
 from esper.cli.flags import Parser, add_flags, changes
 from esper.cli.results import join, say
 from esper.cli.tables import Row, print_rows
-from esper.cli.watching import add_files, add_watching, asks_to_resume, check_files, resume_settings, watch, write_file
+from esper.cli.watching import add_watching, asks_to_resume, resume_settings, watch
 from esper.leyline.config import load, replace_fields
 from esper.simic.statistics import bounds
 
@@ -53,7 +54,7 @@ def _resume(argv: list[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("--resume", type=Path, metavar="RUN", help="the search to go on with")
-    add_files(parser)
+    add_files(parser, json="the scores of all plans on all hosts and all figures", html="a page with tables and plots")
     add_watching(parser)
     arguments, extra = parser.parse_known_args(argv)
     check_files(arguments)
@@ -78,7 +79,7 @@ def _parser(config: type, everything: bool) -> Parser:
     parser.add_argument("--help-all", action="help", help="also show every setting of training, gates and so on")
     parser.add_argument("--run", type=Path, metavar="DIR", help="the run folder (default: a new one in runs/)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a config.toml to start from; flags override it")
-    add_files(parser)
+    add_files(parser, json="the scores of all plans on all hosts and all figures", html="a page with tables and plots")
     add_watching(parser)
     add_flags(parser, config, everything=everything)
     return parser

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from esper.cli.flags import Parser, add_flags, changes
-from esper.leyline.errors import ConfigError, RunError
-from esper.leyline.files import replace_file
+from esper.leyline.errors import RunError
 
 
 def asks_to_resume(argv: list[str]) -> bool:
@@ -52,27 +51,3 @@ def resume_settings(run: Path, extra: list[str], command: str) -> dict[str, Any]
     parser = Parser(prog=f"esper {command} --resume", allow_abbrev=False)
     add_flags(parser, type(config), everything=False)
     return changes(type(config), parser.parse_args(extra))
-
-
-def add_files(parser: Parser) -> None:
-    """Flags for what is written besides the run folder."""
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows of all hosts and all statistics there")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with tables and plots there")
-
-
-def check_files(arguments: argparse.Namespace) -> None:
-    """Tell before hours of work that a file cannot be written."""
-    for path in (arguments.json, arguments.html):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ConfigError(f"{path} cannot be written: there is no folder {path.parent}")
-        if path is not None and path.is_dir():
-            raise ConfigError(f"{path} cannot be written: it is a folder; expected the name of a file")
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write what a flag asked for, whole or not at all, and say so."""
-    try:
-        replace_file(path, content)
-    except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror}") from error
-    print(f"wrote {path}")
