@@ -49,6 +49,7 @@ def _result(summary: dict[str, Any]) -> str:
     if "hosts" not in summary:
         return ""
     hosts = summary["hosts"]
-    text = f"test {sum(host['test_accuracy'] for host in hosts) / len(hosts):.2f}"
-    text += f" ({summary['against_control']['test_accuracy']['mean']:+.2f})" if "against_control" in summary else ""
+    split = "val" if hosts[0]["test_accuracy"] is None else "test"
+    text = f"{split} {sum(host[f'{split}_accuracy'] for host in hosts) / len(hosts):.2f}"
+    text += f" ({summary['against_control'][f'{split}_accuracy']['mean']:+.2f})" if "against_control" in summary else ""
     return text + (", with hosts that came to nothing" if failures(summary) else "")
