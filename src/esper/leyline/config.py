@@ -74,6 +74,12 @@ def from_mapping(cls: type[T], mapping: Mapping[str, object], source: str = "con
     return config
 
 
+def to_mapping(config: DataclassInstance) -> dict[str, Any]:
+    """The config as plain values that `from_mapping` reads back to an equal object."""
+    plain: dict[str, Any] = codec_of(type(config), Dialect.SETTINGS).write(config)
+    return plain
+
+
 def to_toml(config: DataclassInstance, table: str = "") -> str:
     """The config as TOML text that `load` reads back to an equal object. Raises ConfigError for a value that TOML cannot say.
 

@@ -145,6 +145,17 @@ def _spans_around(kind: Any, value: float, whole: bool) -> Iterator[Span]:
         yield Span(low, high, log=low > 0 and high / low >= min(WIDE, AROUND**2), whole=whole)
 
 
+def size(space: Space) -> float:
+    """How many different points there are; infinity where a number may be any of a range."""
+    count = 1.0
+    for entry in space.values():
+        if isinstance(entry, Choices):
+            count *= len(entry.values)
+        else:
+            count *= entry.high - entry.low + 1 if entry.whole else math.inf
+    return count
+
+
 def grid(space: Space, source: str) -> list[dict[str, Any]]:
     """Every combination of values, the last key changing fastest. Raises ConfigError for a range, which has no end of them."""
     for key, entry in space.items():
