@@ -59,7 +59,7 @@ def _add_flags(
     group = parser.add_argument_group(prefix.rstrip(".") or "settings", _summary(config) if prefix else None) if shown else parser
     nested = []
     # What a config adds to the one it builds on is closer to the command, so it comes first.
-    homes = {name: depth for depth, base in reversed([*enumerate(config.__mro__)]) for name in base.__dict__.get("__annotations__", ())}
+    homes = {name: depth for depth, base in reversed([*enumerate(config.__mro__)]) for name in inspect.get_annotations(base)}
     for each in sorted(fields(config), key=lambda each: homes[each.name]):
         key = prefix + each.name
         kind = bare(kinds[each.name])

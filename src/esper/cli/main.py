@@ -30,6 +30,8 @@ WRITE_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 COMMANDS: dict[str, str] = {
     "train": "grow hosts while they train",
+    "tune": "search the settings of a controller, within a budget of host epochs",
+    "sweep": "one run of a method for each of several values of its settings",
     "export": "the grown network of a run as a plain module, torch.export or ONNX",
     "runs": "the runs in a folder, and how they stand",
     "tasks": "what there is to train on, and whether its data is here",

@@ -38,13 +38,13 @@ def print_run(summary: dict[str, Any]) -> None:
     print()
     print_rows(rows, tuple(rows[0]), wrapped=["fossils"], width=WIDTH)
     mean = sum(host[f"{split}_accuracy"] for host in summary["hosts"]) / len(rows)
-    _say(f"{split} accuracy of the harvested networks: {mean:.2f} on average")
+    say(f"{split} accuracy of the harvested networks: {mean:.2f} on average")
     if "against_control" in summary:
         found = summary["against_control"][f"{split}_accuracy"]
         sure = f"{_interval(found)}, better on {_wins(found)}"
-        _say(f"against the same hosts without growth: {found['mean']:+.2f} points, {sure}")
+        say(f"against the same hosts without growth: {found['mean']:+.2f} points, {sure}")
     for sentence in failures(summary):
-        _say(sentence)
+        say(sentence)
     print(f"run folder: {summary['run']}")
 
 
@@ -57,9 +57,9 @@ def print_learning(summary: dict[str, Any]) -> None:
         found = examination["policy_against"].get(name)
         difference, wins = (_difference(found), _wins(found)) if found else ("", "")
         rows.append({**row, "policy minus it [95 %]": difference, "better on": wins})
-    _say(f"\nexamination on {examination['hosts']} unseen hosts; score is the val accuracy of the harvested network minus rent:")
+    say(f"\nexamination on {examination['hosts']} unseen hosts; score is the val accuracy of the harvested network minus rent:")
     print_rows(rows, tuple(rows[0]), wrapped=[], width=WIDTH)
-    _say(verdict(examination))
+    say(verdict(examination))
     print(f"policy: {summary['run']}/policy.safetensors")
     print(f"run folder: {summary['run']}")
 
@@ -86,7 +86,7 @@ def print_study(summary: dict[str, Any]) -> None:
     """What was imitated, how well on hosts held out, and what cannot be said."""
     print()
     for sentence in study_verdict(summary["study"]):
-        _say(sentence)
+        say(sentence)
     print(f"policy: {summary['run']}/policy.safetensors")
     print(f"go on with: esper train ppo --from-policy {summary['run']}/policy.safetensors")
     print(f"run folder: {summary['run']}")
@@ -170,7 +170,7 @@ def _and(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     """Print a sentence in lines that no terminal breaks inside a number."""
     for line in text.splitlines():
         print(fill(line, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib
 import shlex
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 
 from esper.cli.flags import Parser, add_flags, changes
 from esper.cli.results import print_learning, print_run, print_study
+from esper.cli.running import add_watching, asks_to_resume, changed_settings, require_command, watched
 from esper.leyline.config import load, replace_fields
 from esper.leyline.errors import ConfigError, unknown
 
@@ -92,7 +92,7 @@ def main(argv: list[str]) -> int:
         width = max(map(len, METHODS))
         print(ABOUT.format(methods="\n".join(f"  {name:<{width}}  {method.summary}" for name, method in METHODS.items())))
         return 0
-    if any(item.split("=")[0] == "--resume" for item in argv):
+    if asks_to_resume(argv):
         return _resume(argv)
     if not argv or argv[0].startswith("-"):
         raise ConfigError(f"what to train is missing: esper train {'|'.join(METHODS)}, or --resume RUN; see esper train --help")
@@ -128,21 +128,10 @@ A run that teaches a policy can go on with other settings of learning, named as 
     arguments, extra = parser.parse_known_args(argv)
     from esper.simic.runs.runner import resume
 
-    settings = _settings(arguments.resume, extra) if extra else {}
+    require_command(arguments.resume, "train")
+    settings = changed_settings(arguments.resume, extra, "train") if extra else {}
     heads = [head for item in arguments.reset_heads for head in item.split(",") if head]
     return _report(lambda **watching: resume(arguments.resume, reset_heads=heads, settings=settings, **watching), arguments)
-
-
-def _settings(run: Path, extra: list[str]) -> dict[str, Any]:
-    """What further flags say, of the settings that a run of its kind has."""
-    from esper.simic.runs.runner import read_config
-    from esper.tolaria.storage.runs import read_run
-
-    read_run(run)
-    kind = type(read_config(run / "config.toml"))
-    parser = Parser(prog="esper train --resume", allow_abbrev=False)
-    add_flags(parser, kind, everything=False)
-    return changes(kind, parser.parse_args(extra))
 
 
 def _parser(name: str, method: Method, config: type, everything: bool) -> Parser:
@@ -169,21 +158,13 @@ def _parser(name: str, method: Method, config: type, everything: bool) -> Parser
 
 
 def _add_common(parser: Parser) -> None:
-    parser.add_argument("--quiet", action="store_true", help="no progress: only remarks, on stderr, and the result")
-    parser.add_argument("--sinks", nargs="+", default=[], metavar="NAME", help="also send the events to these sinks of plug-ins")
-    parser.add_argument("--telemetry", action=argparse.BooleanOptionalAction, default=True, help="record events in events.jsonl")
+    add_watching(parser)
     parser.add_argument("--show-reward-components", action="store_true", help="print what each decision earned, and why")
 
 
 def _report(run: Callable[..., dict[str, Any]], arguments: argparse.Namespace) -> int:
     """Run under a display and say what came out."""
-    from esper.cli.display import make_display
-
-    # What is loaded by now stays; collections that look through all of torch take longer than what else is done for an epoch.
-    gc.collect()
-    gc.freeze()
-    display = make_display(arguments.quiet, arguments.show_reward_components)
-    summary = run(sinks=[display, *arguments.sinks], progress=display.progress, telemetry=arguments.telemetry)
+    summary = watched(run, arguments, rewards=arguments.show_reward_components)
     printers = {"examination": print_learning, "study": print_study}
     next((printer for key, printer in printers.items() if key in summary), print_run)(summary)
     return 0

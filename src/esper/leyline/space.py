@@ -13,7 +13,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from itertools import product
@@ -32,7 +32,7 @@ T = TypeVar("T", bound="DataclassInstance")
 
 DIGITS = 4
 """Significant digits of a number that is drawn from a range: more would be noise that nobody wants to read."""
-WIDE = 100.0
+WIDE = 16.0
 """A range of positive numbers whose ends differ by so large a factor is searched by orders of magnitude, where nobody says otherwise."""
 AROUND = 4.0
 """A number without bounds is searched from its default divided by this to its default times this, where nobody says otherwise."""
@@ -125,12 +125,14 @@ def default_space(config: DataclassInstance) -> dict[str, str]:
         elif get_origin(plain) is Literal and all(isinstance(option, str) for option in get_args(plain)) and len(get_args(plain)) > 1:
             texts[key] = ",".join(get_args(plain))
         elif plain in (int, float) and value is not None:
-            texts |= {key: str(span) for span in _spans_around(kind, value, whole=plain is int)}
+            span = _span_around(kind, value, whole=plain is int)
+            if span is not None:
+                texts[key] = str(span)
     return texts
 
 
-def _spans_around(kind: Any, value: float, whole: bool) -> Iterator[Span]:
-    """The span of a number by its bounds, or around its default; none for a number of which neither says anything."""
+def _span_around(kind: Any, value: float, whole: bool) -> Span | None:
+    """The span of a number by its bounds, or around its default; None for a number of which neither says anything."""
     lows = [note.low for note in _notes(kind) if note.low is not None]
     highs = [note.high for note in _notes(kind) if note.high is not None]
     if lows and highs and math.isfinite(max(lows)) and math.isfinite(min(highs)):
@@ -138,11 +140,10 @@ def _spans_around(kind: Any, value: float, whole: bool) -> Iterator[Span]:
     elif value > 0:
         low, high = max([value / AROUND, *lows]), min([value * AROUND, *highs])
     else:
-        return
+        return None
     if whole:
         low, high = math.ceil(low), math.floor(high)
-    if low < high:
-        yield Span(low, high, log=low > 0 and high / low >= min(WIDE, AROUND**2), whole=whole)
+    return Span(low, high, log=low > 0 and high / low >= WIDE, whole=whole) if low < high else None
 
 
 def size(space: Space) -> float:
@@ -211,7 +212,7 @@ def _kind_at(config: DataclassInstance, key: str, source: str) -> Any:
         if get_origin(table) is dict:
             kind = get_args(table)[1]
             continue
-        known = field_kinds(table) if is_dataclass(table) else {}
+        known = field_kinds(table) if isinstance(table, type) and is_dataclass(table) else {}
         if part not in known:
             replace_fields(config, {key: None}, source)  # which says what is wrong, and what is near
             raise ConfigError(f"{source}: there is no setting {key!r}")

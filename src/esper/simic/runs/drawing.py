@@ -49,11 +49,12 @@ def optuna_point(space: Space, seed: int, number: int, told: Sequence[tuple[dict
     optuna = import_optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     kinds = {key: _distribution(optuna, entry) for key, entry in space.items()}
-    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=stream_seed("optuna", seed, number) % (1 << 32)))
+    sampler = optuna.samplers.TPESampler(seed=stream_seed("optuna", seed, number) % (1 << 32))
+    study = optuna.create_study(direction="maximize", sampler=sampler)
     for values, score in told:
         with suppress(ValueError):  # the settings that a search starts from may lie outside of the space
-            params = {key: space[key].values.index(value) if isinstance(space[key], Choices) else value for key, value in values.items()}  # type: ignore[union-attr]
-            study.add_trial(optuna.trial.create_trial(params=params, distributions=kinds, value=score))
+            numbers = {key: entry.values.index(values[key]) for key, entry in space.items() if isinstance(entry, Choices)}
+            study.add_trial(optuna.trial.create_trial(params={**values, **numbers}, distributions=kinds, value=score))
     drawn = study.ask(kinds).params
     point: dict[str, Any] = {}
     for key, entry in space.items():

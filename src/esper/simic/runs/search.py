@@ -28,9 +28,9 @@ from esper.simic.growth.workers import environment
 from esper.simic.plugins import load_plugins, plugin_hashes
 from esper.simic.runs.drawing import FIELDS_AT_ONCE, import_optuna, optuna_point, random_points
 from esper.simic.runs.halving import FEWEST_TRIALS, largest_plan
-from esper.simic.runs.paired import PairedDifference, paired_difference
 from esper.simic.runs.search_config import SearchConfig
 from esper.simic.runs.work import machine, run_started, versions
+from esper.simic.statistics import PairedDifference, paired_difference
 from esper.tamiyo import CONTROLLERS, Controller
 from esper.tolaria.tasks import get as get_task
 from esper.tolaria.training.device import device_named
@@ -219,9 +219,8 @@ class SearchRun:
         return values
 
     def _figures(self, result: HostFinished) -> Played:
-        reward = self.config.reward
         return Played(
-            score=score(result.val_accuracy, result.parameters, result.host_parameters, reward.rent, reward.rent_cap),
+            score=score(result.val_accuracy, result.parameters, result.host_parameters, result.rent),
             accuracy=result.val_accuracy,
             growth=result.parameters / result.host_parameters,
             fossils=result.fossilized,

@@ -75,7 +75,8 @@ class SweepRun:
         self.space = read_space(config.method_config, config.over, "--over")
         if config.points is None and size(self.space) < float("inf") and size(self.space) > MOST_POINTS:
             raise ConfigError(f"--over: a grid of {size(self.space):.0f} points is more than {MOST_POINTS}; draw some with --points N")
-        self.points = grid(self.space, "--over") if config.points is None else list(islice(random_points(self.space, config.seed), config.points))
+        drawn = random_points(self.space, config.seed)
+        self.points = grid(self.space, "--over") if config.points is None else list(islice(drawn, config.points))
         self.configs = [self._config(values) for values in self.points]
         self.results: list[dict[str, Any]] = []
         """How each point came out, in the order of the points."""
@@ -127,7 +128,8 @@ class SweepRun:
                 runner.resume(path, **watching)
             row |= figures(config, read_summary(path))
         except Interrupted as stopped:
-            raise Interrupted(f"point {number + 1} of {self.rounds} {str(stopped).partition(';')[0]}; {runner.go_on(self.folder)}") from None
+            how = str(stopped).partition(";")[0]
+            raise Interrupted(f"point {number + 1} of {self.rounds} {how}; {runner.go_on(self.folder)}") from None
         except LearningError as error:  # a setting under which nothing can be learned is an outcome as well
             row["failed"] = str(error)
         self.results.append(row)
@@ -193,16 +195,17 @@ def figures(config: ControllerRunConfig | PPORunConfig, summary: Mapping[str, An
         course = [figures["rollout/ep_rew_mean"] for figures in summary["rounds"]]
         unit = "rounds"
     else:
-        hosts, reward = summary["hosts"], config.reward
-        scores = [score(h["val_accuracy"], h["parameters"], h["host_parameters"], reward.rent, reward.rent_cap) for h in hosts]
+        hosts = summary["hosts"]
+        scores = [score(host["val_accuracy"], host["parameters"], host["host_parameters"], host["rent"]) for host in hosts]
         means = {
             "accuracy": _mean([host["val_accuracy"] for host in hosts]),
             "growth": _mean([host["parameters"] / host["host_parameters"] for host in hosts]),
             "fossils": _mean([host["fossilized"] for host in hosts]),
             "reward": _mean([host["reward"] for host in hosts]),
         }
-        longest = max(len(host["val_accuracies"]) for host in hosts)
-        course = [_mean([host["val_accuracies"][min(epoch, len(host["val_accuracies"]) - 1)] for host in hosts]) for epoch in range(longest)]
+        courses = [host["val_accuracies"] for host in hosts]  # a host that has ended stays where it is
+        longest = max(map(len, courses))
+        course = [_mean([each[min(epoch, len(each) - 1)] for each in courses]) for epoch in range(longest)]
         unit = "epochs"
     return {"score": asdict(interval(scores)), **means, "converged": converged(course), "unit": unit, "scores": scores}
 

@@ -152,6 +152,7 @@ FIXED_SPACE = {
     "first": "1..10",
     "period": "1..10",
     "seeds": "1..6",
+    "places": "[],[0.0],[0.5],[1.0],[0.0,0.5],[0.5,1.0]",
     "style": "LINEAR_ADD,SIGMOID_ADD,LINEAR_MULTIPLY,GATED",
     "tempo": "3,5,7,10",
 }
@@ -159,4 +160,10 @@ FIXED_SPACE = {
 
 register("wait", WaitConfig, Wait, purpose="never grows anything")
 register("random", RandomConfig, Random, purpose="decides at random among what is legal")
-register("fixed", FixedConfig, Fixed, purpose="germinates by the calendar, at places spread evenly, and keeps what it may", space=FIXED_SPACE)
+register(
+    "fixed",
+    FixedConfig,
+    Fixed,
+    purpose="germinates by the calendar, at places spread evenly, and keeps what it may",
+    space=FIXED_SPACE,
+)

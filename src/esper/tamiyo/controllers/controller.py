@@ -65,7 +65,7 @@ def register(
     purpose: str,
     space: Mapping[str, str] | None = None,
 ) -> None:
-    """Make a kind of controller known: `factory(config)` builds one. space: what `esper tune` searches of its config; see docs/tuning.md."""
+    """Make a kind of controller known: `factory(config)` builds one. space: what `esper tune` searches; see docs/tuning.md."""
     if name in CONTROLLERS:
         raise ConfigError(f"there is already a controller {name!r}: {CONTROLLERS[name].purpose}")
     CONTROLLERS[name] = ControllerKind(name=name, config=config, factory=factory, purpose=purpose, space=space or {})

@@ -161,8 +161,8 @@ SPACE = {
     "holding_limit": "4..16",
     "ramp_speed": "0,3,5,8",
 }
-"""What a tuner searches. Not the rent, which is what the user pays, not the preferences, which are measured blueprint by blueprint, and
-not training_epochs, which is what the gates ask for."""
+"""What a tuner searches. Not the preferences, which are measured blueprint by blueprint, and not training_epochs, which is what the gates
+ask for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
