@@ -43,9 +43,16 @@ def main(argv: list[str]) -> int:
 
 
 def _result(summary: dict[str, Any]) -> str:
-    """The figure that a finished run is about: its hosts' mean test accuracy and the difference to the control, or its policy's score."""
+    """The figure that a finished run is about: its hosts' mean accuracy and the difference to the control, its policy's score, what a
+    search brought, or the best point of a sweep."""
     if "examination" in summary:
         return f"score {summary['examination']['arms']['policy']['score']:.2f}"
+    if "search" in summary:
+        fresh = summary["search"]["fresh"]
+        return "nothing better" if fresh is None else f"{fresh['difference']['mean']:+.2f} on {fresh['hosts']} fresh hosts"
+    if "sweep" in summary:
+        best = summary["sweep"]["points"][0]
+        return "every point failed" if best["failed"] else f"score {best['score']['mean']:.2f} at point {best['point']}"
     if "hosts" not in summary:
         return ""
     hosts = summary["hosts"]

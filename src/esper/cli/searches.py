@@ -69,18 +69,21 @@ def print_sweep(summary: Mapping[str, Any]) -> None:
     for point in found["points"]:
         row = {"point": point["point"], **{key: str(value) for key, value in point["values"].items()}}
         if point["failed"]:
-            rows.append({**row, "score [95 %]": "failed", "val": "", "size x": "", f"{unit} to 95 %": ""})
+            rows.append({**row, "score [95 %]": "failed", "minus the best": "", "val": "", "size x": "", f"{unit} to 95 %": ""})
             continue
-        score = point["score"]
+        score, against = point["score"], point["against_best"]
         shown = f"{score['mean']:.2f}" + ("" if score["low"] is None else f" {bounds(score['low'], score['high'], '.2f')}")
+        behind = "" if against is None else f"{against['mean']:.2f}"
+        behind += "" if against is None or against["low"] is None else f" {bounds(against['low'], against['high'], '.2f')}"
         reached = "-" if point["converged"] is None else str(point["converged"])
         figures = {"val": f"{point['accuracy']:.2f}", "size x": f"{point['growth']:.2f}", f"{unit} to 95 %": reached}
-        rows.append({**row, "score [95 %]": shown, **figures})
+        rows.append({**row, "score [95 %]": shown, "minus the best": behind, **figures})
     print()
     columns = tuple(rows[0])
     print_rows(rows, columns, wrapped=[], right=[name for name in columns if name != "point" and name not in found["space"]])
     say(
-        "score is the val accuracy of the harvested network minus rent, with the interval of its mean over hosts; "
+        "score is the val accuracy of the harvested network minus rent, with the 95 % interval of its mean over hosts, and of the "
+        "difference to the best host by host; "
         f"{unit} to 95 %: until it had come 95 % of the way from its first figure to its last"
     )
     failed = [point for point in found["points"] if point["failed"]]

@@ -25,7 +25,7 @@ from esper.simic.runs.ppo_config import PPORunConfig
 from esper.simic.runs.search import BEST_FILE
 from esper.simic.runs.sweep_config import SweepConfig
 from esper.simic.runs.work import run_started, versions
-from esper.simic.statistics import interval
+from esper.simic.statistics import interval, paired_difference
 from esper.tolaria.storage.runs import POINTS, read_run, read_summary
 
 MOST_POINTS = 10_000
@@ -118,7 +118,7 @@ class SweepRun:
         number, config = self.round, self.configs[self.round]
         path = self.folder / POINTS / f"{number + 1:03}"
         listener = Listener(self.hub, progress)
-        watching: dict[str, Any] = {"sinks": [listener], "progress": listener.progress}
+        watching: dict[str, Any] = {"sinks": [listener], "progress": listener.progress, "telemetry": self.hub.recorded}
         row: dict[str, Any] = {"point": number + 1, "values": self.points[number], "run": str(path.relative_to(self.folder)), "failed": ""}
         try:
             if not (path / "run.json").exists():
@@ -140,13 +140,14 @@ class SweepRun:
         if row["failed"]:
             self.hub.emit(Note(text=f"{name} failed: {row['failed']}"))
         else:
-            means = {name: row[name] for name in ("accuracy", "growth", "fossils", "reward")}
+            means = {figure: row[figure] for figure in ("accuracy", "growth", "fossils", "reward")}
             self.hub.emit(ArmExamined(arm=name, hosts=len(row["scores"]), score=row["score"]["mean"], **means))
 
     def end(self) -> dict[str, Any]:
         """Write the best point's config and return the summary. No wall-clock times, so that equal sweeps have equal summaries."""
         ranked = sorted(self.results, key=lambda row: -row["score"]["mean"] if not row["failed"] else float("inf"))
         best = None if ranked[0]["failed"] else ranked[0]
+        rows = [{**row, "against_best": _against(row, best)} for row in ranked]
         if best is not None:
             config = replace_fields(self.config.method_config, best["values"], "--over")
             head = f"# From: {self.command}\n# Point {best['point']} of {self.rounds}: {told(best['values'])}\n\n"
@@ -157,7 +158,7 @@ class SweepRun:
         found = {
             "method": self.config.method,
             "space": {key: str(entry) for key, entry in self.space.items()},
-            "points": ranked,
+            "points": rows,
             "best": None if best is None else {"point": best["point"], "values": best["values"]},
         }
         base = self.config.method_config
@@ -189,6 +190,7 @@ def figures(config: ControllerRunConfig | PPORunConfig, summary: Mapping[str, An
     """A finished run as a sweep compares it: the val score host by host, its mean with an interval, and how soon it converged."""
     if isinstance(config, PPORunConfig):
         examination = summary["examination"]
+        seeds = [[row["task"], row["seed"]] for row in examination["rows"]]
         scores = [row["policy_score"] for row in examination["rows"]]
         arm = examination["arms"]["policy"]
         means = {name: arm[name] for name in ("accuracy", "growth", "fossils", "reward")}
@@ -196,6 +198,7 @@ def figures(config: ControllerRunConfig | PPORunConfig, summary: Mapping[str, An
         unit = "rounds"
     else:
         hosts = summary["hosts"]
+        seeds = [[summary["task"], host["seed"]] for host in hosts]
         scores = [score(host["val_accuracy"], host["parameters"], host["host_parameters"], host["rent"]) for host in hosts]
         means = {
             "accuracy": _mean([host["val_accuracy"] for host in hosts]),
@@ -207,7 +210,14 @@ def figures(config: ControllerRunConfig | PPORunConfig, summary: Mapping[str, An
         longest = max(map(len, courses))
         course = [_mean([each[min(epoch, len(each) - 1)] for each in courses]) for epoch in range(longest)]
         unit = "epochs"
-    return {"score": asdict(interval(scores)), **means, "converged": converged(course), "unit": unit, "scores": scores}
+    return {"score": asdict(interval(scores)), **means, "converged": converged(course), "unit": unit, "hosts": seeds, "scores": scores}
+
+
+def _against(row: Mapping[str, Any], best: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """A point minus the best one, host by host; None for the best itself and where the hosts are others."""
+    if best is None or row is best or row["failed"] or row["hosts"] != best["hosts"]:
+        return None
+    return asdict(paired_difference(row["scores"], best["scores"]))
 
 
 def converged(course: Sequence[float]) -> int | None:
