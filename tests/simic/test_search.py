@@ -68,7 +68,7 @@ def quick(**values: Any) -> SearchConfig:
         "fix": DEAR,
         "epochs": 7,
         "training": HASTY,
-        "budget": 300,
+        "budget": 240,
         "hosts": 2,
         "fresh": 6,
         "at_once": 5,
@@ -171,14 +171,11 @@ def test_a_controller_of_a_plug_in_is_searched_and_its_best_settings_are_run(
 
 
 @pytest.mark.parametrize("method", ["random", "optuna"])
-def test_a_search_that_crashes_again_and_again_ends_as_one_left_alone(
-    method: Any, found: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
-    alone, config = found[0], quick(method=method)
+def test_a_search_that_crashes_again_and_again_ends_as_one_left_alone(method: Any, tmp_path: Path) -> None:
     if method == "optuna":
         pytest.importorskip("optuna")
-        alone = tmp_path / "alone"
-        start(config, alone, "a search")
+    alone, config = tmp_path / "alone", quick(method=method, epochs=2, budget=90)
+    start(config, alone, "a search")
     with pytest.raises(Crash):
         start(config, tmp_path / "crashed", "a search", sinks=[CrashAfter(1)])
     for round in (2, 4, 6):
@@ -191,10 +188,13 @@ def test_a_search_that_crashes_again_and_again_ends_as_one_left_alone(
 
 
 def test_how_many_hosts_are_played_at_once_and_in_how_many_processes_changes_nothing(
-    found: tuple[Path, dict[str, Any]], tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    search = start(quick(at_once=16, workers=2), tmp_path / "run", "a search")["search"]
-    assert search == found[1]["search"]
+    few, many = (
+        start(quick(epochs=2, budget=90, at_once=at_once, workers=workers), tmp_path / str(workers), "a search")["search"]
+        for at_once, workers in ((3, 1), (16, 2))
+    )
+    assert few == many
 
 
 # The plan
