@@ -148,5 +148,5 @@ def test_a_grid_has_every_combination_and_no_ranges() -> None:
     assert len(points) == size(space) == 6
     ranged = read_space(Outer(), {"rounds": "1..3", "share": "0..1"}, "here")
     assert size(ranged) == float("inf")
-    with pytest.raises(ConfigError, match="'rounds' is the range 1..3, of which a grid has no end"):
+    with pytest.raises(ConfigError, match=r"'rounds' is the range 1\.\.3, of which a grid has no end"):
         grid(ranged, "here")

@@ -142,7 +142,7 @@ def test_a_search_that_finds_nothing_better_says_so(tmp_path: Path) -> None:
     search = start(config, tmp_path / "run", "a search")["search"]
     assert search["best"] == {"trial": 0, "values": {}}
     assert search["fresh"] is None
-    assert [row["trial"] for row in search["trials"]][0] == 0
+    assert search["trials"][0]["trial"] == 0
     assert load(ControllerRunConfig, tmp_path / "run" / "best.toml").fixed == config.fixed
 
 
@@ -152,8 +152,8 @@ def test_a_controller_of_a_plug_in_is_searched_and_its_best_settings_are_run(
     monkeypatch.chdir(tmp_path)
     Path("sower.py").write_text(SOWER)
     common = ["--epochs", "7", "--plugins", "sower.py", "--quiet", *GATES.split(), *FIX.split()]
-    arguments = "sower --member standard --budget 150 --hosts 2 --fresh 6 --workers 1 --run found --json figures.json".split()
-    assert main(["tune", *arguments, *common]) == 0
+    arguments = "--member standard --budget 150 --hosts 2 --fresh 6 --workers 1 --run found --json figures.json"
+    assert main(["tune", "sower", *arguments.split(), *common]) == 0
     told = capsys.readouterr().out
     assert "it does better than the present settings" in told
     assert "best settings: found/best.toml" in told

@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     for run in runs:
         try:
             result = _result(read_summary(run.path)) if run.status == "finished" else ""
-        except (EsperError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        except (EsperError, LookupError, TypeError, ValueError, ZeroDivisionError) as error:
             result = ""
             problems.append(str(error) if isinstance(error, EsperError) else f"{run.path / 'summary.json'} was edited: it lacks figures")
         created = f"{run.created:%Y-%m-%d %H:%M}"
