@@ -209,14 +209,14 @@ class SearchRun:
             self.trials.append(optuna_point(self.space, self.config.seed, len(self.trials), told))
 
     def _in_space(self, trial: int) -> dict[str, Any]:
-        """Every value of a trial that is searched, the present ones too."""
+        """Every value of a trial that is searched: those that it changed as they were drawn, the others as a config file has them."""
         values: dict[str, Any] = {}
         for key in self.space:
-            place: Any = to_mapping(self.settings(self.trials[trial]))
+            place: Any = to_mapping(self.present)
             for part in key.split("."):
-                place = place[part]
+                place = place.get(part)  # one that is not set has no value to learn from
             values[key] = place
-        return values
+        return values | self.trials[trial]
 
     def _figures(self, result: HostFinished) -> Played:
         return Played(
