@@ -14,7 +14,7 @@ from esper.tamiyo import Observation, State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EagerConfig:
-    """What can be set. A run has the defaults; `tamiyo.make("eager", {"tempo": 5})` others."""
+    """What can be set, as --settings tempo=5."""
 
     tempo: int = 3
 
@@ -45,4 +45,4 @@ class Eager:
         return WAIT, state
 
 
-esper.controller("eager", EagerConfig, Eager, purpose="grows wherever and whenever it can")
+esper.controller("eager", EagerConfig, Eager, purpose="grows wherever and whenever it can", space={"tempo": "3,5,7,10"})

@@ -111,7 +111,7 @@ def test_a_network_that_differs_from_what_was_written_is_noticed_and_not_kept(
         (["{folder}/nowhere"], "is not a run: there is no such folder"),
         ([], "the following arguments are required: RUN"),
         (["{new}"], "has no checkpoint yet; there is no network to export"),
-        (["{policy}"], "taught a policy and holds no grown network"),
+        (["{policy}"], "holds no grown network"),
     ],
 )
 def test_a_mistake_is_one_sentence(

@@ -10,10 +10,12 @@ from esper.leyline.errors import ConfigError, RunError
 from esper.leyline.files import replace_file
 
 
-def add_files(parser: Parser, *, json: str, html: str) -> None:
-    """Flags that name the files; json, html: what is written there."""
-    parser.add_argument("--json", type=Path, metavar="FILE", help=f"also write {json} there")
-    parser.add_argument("--html", type=Path, metavar="FILE", help=f"also write {html} there")
+def add_files(parser: Parser, *, json: str, html: str = "") -> None:
+    """Flags that name the files; json, html: what is written there, if there is such a file."""
+    parser.set_defaults(json=None, html=None)
+    for flag, what in (("--json", json), ("--html", html)):
+        if what:
+            parser.add_argument(flag, type=Path, metavar="FILE", help=f"also write {what} there")
 
 
 def check_files(arguments: argparse.Namespace) -> None:

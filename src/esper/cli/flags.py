@@ -10,11 +10,12 @@ import argparse
 import ast
 import inspect
 import textwrap
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
+from esper.leyline.codec import bare
 from esper.leyline.errors import ConfigError, nearest
 
 
@@ -40,12 +41,17 @@ class Parser(argparse.ArgumentParser):
         return found
 
 
-def add_flags(parser: argparse.ArgumentParser, config: type, *, everything: bool) -> None:
-    """One flag for each field of the config, nested ones with a dotted name, which help shows only when `everything` is asked for."""
-    _add_flags(parser, config, config(), everything, prefix="")
+def add_flags(parser: argparse.ArgumentParser, config: type, *, everything: bool, without: Sequence[str] = ()) -> None:
+    """One flag for each field of the config, nested ones with a dotted name, which help shows only when `everything` is asked for.
+
+    without: fields that the command asks for in another way.
+    """
+    _add_flags(parser, config, config(), everything, "", without)
 
 
-def _add_flags(parser: argparse.ArgumentParser, config: type, values: Any, everything: bool, prefix: str) -> None:
+def _add_flags(
+    parser: argparse.ArgumentParser, config: type, values: Any, everything: bool, prefix: str, without: Sequence[str] = ()
+) -> None:
     """`values` is the config as it is without any flag: a nested one may have other defaults here than by itself."""
     kinds = get_type_hints(config, include_extras=True)
     docs = field_docs(config)
@@ -53,13 +59,14 @@ def _add_flags(parser: argparse.ArgumentParser, config: type, values: Any, every
     group = parser.add_argument_group(prefix.rstrip(".") or "settings", _summary(config) if prefix else None) if shown else parser
     nested = []
     # What a config adds to the one it builds on is closer to the command, so it comes first.
-    for each in sorted(fields(config), key=lambda each: each.name not in config.__annotations__):
+    homes = {name: depth for depth, base in reversed([*enumerate(config.__mro__)]) for name in inspect.get_annotations(base)}
+    for each in sorted(fields(config), key=lambda each: homes[each.name]):
         key = prefix + each.name
-        kind = _bare(kinds[each.name])
+        kind = bare(kinds[each.name])
         if is_dataclass(kind):
             nested.append((kind, getattr(values, each.name), key + "."))
             continue
-        if each.name == "kind":  # which config this is, not something to choose
+        if each.name in without or (get_origin(kind) is Literal and len(get_args(kind)) == 1):  # such as `kind`: nothing to choose
             continue
         flag = "--" + key.replace("_", "-")
         text = argparse.SUPPRESS
@@ -81,11 +88,11 @@ def changes(config: type, namespace: argparse.Namespace, prefix: str = "") -> di
     """What the flags say, as dotted keys and values in the form of a config file, for `leyline.config.replace_fields`."""
     found: dict[str, Any] = {}
     for name, kind in get_type_hints(config, include_extras=True).items():
-        key, bare = prefix + name, _bare(kind)
-        if is_dataclass(bare):
-            found.update(changes(bare, namespace, key + "."))  # type: ignore[arg-type]
+        key, plain = prefix + name, bare(kind)
+        if is_dataclass(plain):
+            found.update(changes(plain, namespace, key + "."))  # type: ignore[arg-type]
         elif hasattr(namespace, key):
-            found[key] = _value(bare, getattr(namespace, key), key)
+            found[key] = _value(plain, getattr(namespace, key), key)
     return found
 
 
@@ -108,13 +115,13 @@ def _value(kind: Any, given: Any, key: str) -> Any:
     """A flag's text in the form that a config file would have it; what does not fit is left for the config to refuse."""
     if get_origin(kind) is tuple:
         parts = [part for item in given for part in item.split(",") if part]
-        return [_value(_bare(get_args(kind)[0]), part, key) for part in parts]
+        return [_value(bare(get_args(kind)[0]), part, key) for part in parts]
     if get_origin(kind) is dict:
         pairs = [item.partition("=") for item in given]
         for name, equals, _ in pairs:
             if not equals:
                 raise ConfigError(f"--{key.replace('_', '-')}: {name!r} is not a pair; expected NAME=VALUE")
-        return {name: _value(_bare(get_args(kind)[1]), value, key) for name, _, value in pairs}
+        return {name: _value(bare(get_args(kind)[1]), value, key) for name, _, value in pairs}
     if isinstance(given, str) and kind in (int, float):
         try:
             return kind(given)
@@ -123,23 +130,13 @@ def _value(kind: Any, given: Any, key: str) -> Any:
     return given
 
 
-def _bare(kind: Any) -> Any:
-    """The type without its range and without `| None`."""
-    if get_origin(kind) is Annotated:
-        return _bare(get_args(kind)[0])
-    if get_origin(kind) in (Union, UnionType):
-        inner = [member for member in get_args(kind) if member is not NoneType]
-        return _bare(inner[0]) if len(inner) == 1 else kind
-    return kind
-
-
 def _metavar(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "|".join(str(value) for value in get_args(kind))
     if get_origin(kind) is dict:
         return "NAME=VALUE"
     if get_origin(kind) is tuple:
-        return _metavar(_bare(get_args(kind)[0]))
+        return _metavar(bare(get_args(kind)[0]))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "|".join(member.name for member in kind)
     return {int: "N", float: "X"}.get(kind, "NAME" if kind is str else "PATH")

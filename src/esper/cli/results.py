@@ -21,11 +21,12 @@ FEW_ACTS = 100
 
 def print_run(summary: dict[str, Any]) -> None:
     """Hosts under a controller."""
+    split = "val" if summary["hosts"][0]["test_accuracy"] is None else "test"
     rows: list[Row] = [
         {
             "host": number,
             "seed": str(host["seed"]),
-            "test": host["test_accuracy"],
+            **({"test": host["test_accuracy"]} if split == "test" else {}),
             "val": host["val_accuracy"],
             "size x": host["parameters"] / host["host_parameters"],
             "seeds": host["germinated"],
@@ -36,10 +37,10 @@ def print_run(summary: dict[str, Any]) -> None:
     ]
     print()
     print_rows(rows, tuple(rows[0]), wrapped=["fossils"], width=WIDTH)
-    mean = sum(host["test_accuracy"] for host in summary["hosts"]) / len(rows)
-    say(f"test accuracy of the harvested networks: {mean:.2f} on average")
+    mean = sum(host[f"{split}_accuracy"] for host in summary["hosts"]) / len(rows)
+    say(f"{split} accuracy of the harvested networks: {mean:.2f} on average")
     if "against_control" in summary:
-        found = summary["against_control"]["test_accuracy"]
+        found = summary["against_control"][f"{split}_accuracy"]
         sure = f"{_interval(found)}, better on {_wins(found)}"
         say(f"against the same hosts without growth: {found['mean']:+.2f} points, {sure}")
     for sentence in failures(summary):
@@ -66,10 +67,14 @@ def print_learning(summary: dict[str, Any]) -> None:
 def failures(summary: dict[str, Any]) -> list[str]:
     """A sentence for each way in which hosts of a run, or their twins, came to nothing, so that their figures mislead."""
     found = []
+
+    def losses(host: dict[str, Any]) -> list[float]:
+        return [float(host[name]) for name in ("val_loss", "test_loss") if host[name] is not None]
+
     for whose, hosts in (("", summary["hosts"]), ("the control twin of ", summary.get("control", []))):
-        # A host decides once after each epoch; a sum is finite where both of its parts are.
+        # A host decides once after each epoch.
         undone = [number for number, host in enumerate(hosts) if host["rollbacks"] >= sum(host["decisions"].values())]
-        diverged = [number for number, host in enumerate(hosts) if not isfinite(float(host["val_loss"]) + float(host["test_loss"]))]
+        diverged = [number for number, host in enumerate(hosts) if not all(map(isfinite, losses(host)))]
         if undone:
             found.append(f"{whose}{_hosts(undone)} was rolled back in every epoch: it never learned, and its figures are those of chance")
         if diverged:

@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     for run in runs:
         try:
             result = _result(read_summary(run.path)) if run.status == "finished" else ""
-        except (EsperError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        except (EsperError, LookupError, TypeError, ValueError, ZeroDivisionError) as error:
             result = ""
             problems.append(str(error) if isinstance(error, EsperError) else f"{run.path / 'summary.json'} was edited: it lacks figures")
         created = f"{run.created:%Y-%m-%d %H:%M}"
@@ -43,15 +43,25 @@ def main(argv: list[str]) -> int:
 
 
 def _result(summary: dict[str, Any]) -> str:
-    """The figure that a finished run is about: its hosts' mean test accuracy and the difference to the control, or a policy's score."""
+    """The figure that a finished run is about: its hosts' mean accuracy and the difference to the control, a policy's score, what a
+    search brought, or the best point of a sweep."""
     if "examination" in summary:
         return f"score {summary['examination']['arms']['policy']['score']:.2f}"
     if "comparison" in summary:
         first = summary["policies"][0]
         return f"{first}: score {summary['comparison']['arms'][first]['score']['mean']:.2f}"
+    if "adaptivity" in summary:
+        return f"{summary['adaptivity']['during']['mean']:+.2f} by deciding for each host"
+    if "search" in summary:
+        fresh = summary["search"]["fresh"]
+        return "nothing better" if fresh is None else f"{fresh['difference']['mean']:+.2f} on {fresh['hosts']} fresh hosts"
+    if "sweep" in summary:
+        best = summary["sweep"]["points"][0]
+        return "every point failed" if best["failed"] else f"score {best['score']['mean']:.2f} at point {best['point']}"
     if "hosts" not in summary:
         return ""
     hosts = summary["hosts"]
-    text = f"test {sum(host['test_accuracy'] for host in hosts) / len(hosts):.2f}"
-    text += f" ({summary['against_control']['test_accuracy']['mean']:+.2f})" if "against_control" in summary else ""
+    split = "val" if hosts[0]["test_accuracy"] is None else "test"
+    text = f"{split} {sum(host[f'{split}_accuracy'] for host in hosts) / len(hosts):.2f}"
+    text += f" ({summary['against_control'][f'{split}_accuracy']['mean']:+.2f})" if "against_control" in summary else ""
     return text + (", with hosts that came to nothing" if failures(summary) else "")

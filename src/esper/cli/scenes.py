@@ -87,8 +87,15 @@ class Scene(ABC):
 
 def scene_of(started: RunStarted) -> Scene:
     """The scene for a run that begins or goes on."""
-    kinds: dict[str, type[Scene]] = {"run": HostsScene, "gardener": HostsScene, "learn": LearningScene, "compare": ComparisonScene}
-    kinds |= {"headroom": PlansScene}
+    kinds: dict[str, type[Scene]] = {
+        "run": HostsScene,
+        "gardener": HostsScene,
+        "learn": LearningScene,
+        "compare": ComparisonScene,
+        "headroom": PlansScene,
+        "tune": SearchScene,
+        "sweep": SweepScene,
+    }
     return kinds.get(started.method, RecordingsScene)(started)
 
 
@@ -289,6 +296,66 @@ def _cells(figures: dict[str, float]) -> list[str]:
         "train/entropy/op": ".2f",
     }
     return [format(figures[name], form) if name in figures else "" for name, form in shown.items()]
+
+
+# Searches and sweeps
+
+
+class ArmsScene(Scene):
+    """Settings that are compared, each by the score of the hosts it has played so far."""
+
+    def __init__(self, started: RunStarted) -> None:
+        super().__init__(started)
+        self.arms: dict[str, ArmExamined] = {}
+
+    def see(self, envelope: Envelope) -> str | None:
+        if isinstance(envelope.event, ArmExamined):
+            self.arms[envelope.event.arm] = envelope.event
+        return None
+
+    def ranked(self) -> list[ArmExamined]:
+        """Those that came furthest first, and of these the best."""
+        return sorted(self.arms.values(), key=lambda arm: (-arm.hosts, -arm.score))
+
+    def line(self, round: int) -> str | None:
+        if not self.arms:
+            return None
+        best = self.ranked()[0]
+        return f"{len(self.arms)} tried, ahead is {best.arm} with a score of {best.score:.2f} on {best.hosts} hosts"
+
+    def body(self) -> list[RenderableType]:
+        from rich.table import Table
+
+        table = Table(box=None, padding=(0, 1))
+        table.add_column("")
+        for name in ("hosts", "score", "val", "size"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for arm in self.ranked()[:SHOWN_ROUNDS]:
+            table.add_row(arm.arm, str(arm.hosts), f"{arm.score:.2f}", f"{arm.accuracy:.2f}", f"x{arm.growth:.2f}")
+        return [table] if self.arms else []
+
+
+class SearchScene(ArmsScene):
+    """Trials of a controller's settings."""
+
+    unit = "round"
+
+    def headline(self) -> str:
+        about = self.started.about
+        searched = f"{about['trials']} trials of {about['settings']} settings of {about['controller']} on {self.started.task}"
+        spent = f"{self.started.hosts} hosts and more each, then {about['fresh']} fresh ones, within {int(about['budget']):,} host epochs"
+        return f"{searched}: {spent}{self.machine()}"
+
+
+class SweepScene(ArmsScene):
+    """Points of a sweep, each a run of its own."""
+
+    unit = "point"
+
+    def headline(self) -> str:
+        about = self.started.about
+        what = f"esper train {about['method']} on {self.started.task.replace(',', ', ')}"
+        return f"{what} at {self.started.rounds} points over {about['over']}"
 
 
 # A policy that learns from recordings

@@ -123,7 +123,7 @@ A run that teaches a policy can go on with other settings of learning, named as 
     )
     parser.add_argument("--resume", type=Path, metavar="RUN", help="the run to go on with")
     parser.add_argument("--reset-heads", nargs="+", default=[], metavar="HEAD", help="make these heads of a policy new")
-    add_watching(parser)
+    add_watching(parser, rewards=True)
     arguments, extra = parser.parse_known_args(argv)
     from esper.simic.runs.runner import resume
 
@@ -154,7 +154,7 @@ def _parser(name: str, method: Method, config: type, everything: bool) -> Parser
     parser.add_argument("--help-all", action="help", help="also show every setting of training, gates, rewards and so on")
     parser.add_argument("--run", type=Path, metavar="DIR", help="the run folder (default: a new one in runs/)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a config.toml to start from; flags override it")
-    add_watching(parser)
+    add_watching(parser, rewards=True)
     add_flags(parser, config, everything=everything)
     if any(each.name == "from_policy" for each in fields(config)):
         short = "short for --from-policy"

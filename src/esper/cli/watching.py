@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,14 @@ def asks_to_resume(argv: list[str]) -> bool:
     return any(item.split("=")[0] == "--resume" for item in argv)
 
 
-def add_watching(parser: Parser) -> None:
-    """Flags for what a person sees of a run, and what is recorded of it."""
+def add_watching(parser: Parser, *, rewards: bool = False) -> None:
+    """Flags for what a person sees of a run, and what is recorded of it. rewards: what decisions earned among them."""
     parser.add_argument("--quiet", action="store_true", help="no progress: only remarks, on stderr, and the result")
     parser.add_argument("--sinks", nargs="+", default=[], metavar="NAME", help="also send the events to these sinks of plug-ins")
     parser.add_argument("--telemetry", action=argparse.BooleanOptionalAction, default=True, help="record events in events.jsonl")
-    parser.add_argument("--show-reward-components", action="store_true", help="print what each decision earned, and why")
+    parser.set_defaults(show_reward_components=False)
+    if rewards:
+        parser.add_argument("--show-reward-components", action="store_true", help="print what each decision earned, and why")
 
 
 def watch(run: Callable[..., dict[str, Any]], arguments: argparse.Namespace) -> dict[str, Any]:
@@ -40,14 +41,13 @@ def watch(run: Callable[..., dict[str, Any]], arguments: argparse.Namespace) -> 
 def resume_settings(run: Path, extra: list[str], command: str) -> dict[str, Any]:
     """What further flags say of a run that goes on, of the settings that one of its kind has. Raises RunError for a run that another
     command goes on with."""
-    from esper.simic.runs.runner import command_of, read_config
+    from esper.simic.runs.runner import command_of, go_on, read_config
     from esper.tolaria.storage.runs import read_run
 
     read_run(run)
     config = read_config(run / "config.toml")
     if command_of(config) != command:
-        again = shlex.join(["esper", command_of(config), "--resume", str(run)])
-        raise RunError(f"{run} is not a run of esper {command}; go on with: {again}")
+        raise RunError(f"{run} is not a run of esper {command}; {go_on(run)}")
     parser = Parser(prog=f"esper {command} --resume", allow_abbrev=False)
     add_flags(parser, type(config), everything=False)
     return changes(type(config), parser.parse_args(extra))

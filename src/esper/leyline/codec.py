@@ -96,6 +96,16 @@ def _codec(kind: Any, dialect: Dialect) -> Codec:
     return SIMPLE[kind][dialect]
 
 
+def bare(kind: Any) -> Any:
+    """The type without its range and without `| None`."""
+    if get_origin(kind) is Annotated:
+        return bare(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        inner = [member for member in get_args(kind) if member is not NoneType]
+        return bare(inner[0]) if len(inner) == 1 else kind
+    return kind
+
+
 def field_kinds(cls: type[DataclassInstance]) -> dict[str, Any]:
     """The fields that a dataclass's constructor takes, each with its type."""
     hints = get_type_hints(cls, include_extras=True)

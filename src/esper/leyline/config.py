@@ -74,12 +74,21 @@ def from_mapping(cls: type[T], mapping: Mapping[str, object], source: str = "con
     return config
 
 
-def to_toml(config: DataclassInstance) -> str:
-    """The config as TOML text that `load` reads back to an equal object. Raises ConfigError for a value that TOML cannot say."""
+def to_mapping(config: DataclassInstance) -> dict[str, Any]:
+    """The config as plain values that `from_mapping` reads back to an equal object."""
+    plain: dict[str, Any] = codec_of(type(config), Dialect.SETTINGS).write(config)
+    return plain
+
+
+def to_toml(config: DataclassInstance, table: str = "") -> str:
+    """The config as TOML text that `load` reads back to an equal object. Raises ConfigError for a value that TOML cannot say.
+
+    table: the name of a table to write it as, for a file that holds more than this config.
+    """
     codec = codec_of(type(config), Dialect.SETTINGS)
     lines: list[str] = []
     try:
-        _write_table(lines, (), codec.write(codec.read(config)))
+        _write_table(lines, (table,) if table else (), codec.write(codec.read(config)))
     except Mismatch as error:
         raise ConfigError(f"{type(config).__name__}: {error}") from error
     text = "\n".join(lines).lstrip("\n") + "\n"

@@ -64,12 +64,13 @@ class RunStarted(Event):
 
     command: str
     method: str
-    """What kind of run it is: run (hosts under a controller), learn (PPO), bc or iql."""
+    """What kind of run it is: run (hosts under a controller), learn (PPO), bc, iql, tune or sweep."""
     task: str
     hosts: int
     """Hosts side by side, twins not counted; recorded episodes where a policy learns from those."""
     rounds: int
-    """Units between checkpoints: epochs under a controller, rounds of play for PPO, passes over recordings."""
+    """Units between checkpoints: epochs under a controller, rounds of play for PPO and searches, passes over recordings, points of a
+    sweep."""
     seed: int
     versions: dict[str, str]
     """Of esper, python and torch."""

@@ -62,6 +62,11 @@ class Hub:
         """Whether anybody wants events."""
         return self._journal is not None or bool(self._sinks)
 
+    @property
+    def recorded(self) -> bool:
+        """Whether there is a journal."""
+        return self._journal is not None
+
     def emit(self, event: Event, host: int | None = None, epoch: int | None = None) -> None:
         """Record an event; `host` is an index, None for the run as a whole."""
         if not self.on:

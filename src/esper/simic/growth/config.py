@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from esper.leyline.config import Count, NonNegativeInt, Range, check_ranges
+from esper.leyline.errors import ConfigError
 from esper.simic.rewards import RewardConfig
 from esper.tamiyo import FixedConfig, HeuristicConfig, RandomConfig
 from esper.tolaria.training.config import EngineName, TrainingConfig
@@ -16,8 +18,13 @@ if TYPE_CHECKING:
     from esper.tolaria.tasks import Family, Member
 
 
+GPU_PROCESSES, GPU_HOSTS = 8, 32
+"""Processes that share a GPU by default, at most, and hosts that each of them has, at least."""
+
 MACHINE = ("engine", "device", "devices", "threads")
 """Settings of where hosts are trained, which any run may go on with others of."""
+CARRIED_OUT = ("workers", "checkpoint_every", *MACHINE)
+"""Settings of how a run that plays many hosts is carried out, which it may go on with others of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,21 +86,41 @@ class GrowthConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerRunConfig(GrowthConfig):
-    """Everything that decides a run under a controller. Written to config.toml, from which the same run starts again."""
+class DecidedConfig(GrowthConfig):
+    """Hosts of one task, and the controller that decides for them."""
 
-    kind: Literal["run"] = "run"
     task: str = "digits"
     """What to train on; `esper tasks` lists them."""
     controller: str = "heuristic"
     """Who decides: wait, random, fixed, heuristic, or the file of a trained policy, such as runs/NAME/policy.safetensors."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """Settings of a controller that a plug-in brings, e.g. tempo=5; those of Esper's own controllers have tables of their names."""
+    heuristic: HeuristicConfig = field(default_factory=HeuristicConfig)
+    fixed: FixedConfig = field(default_factory=FixedConfig)
+    random: RandomConfig = field(default_factory=RandomConfig)
+
+    def controller_config(self) -> Any:
+        """The settings of the controller, for `controller_for`: its own table, or what is set of a plug-in's."""
+        own = {"heuristic": self.heuristic, "fixed": self.fixed, "random": self.random}
+        if self.controller not in own:
+            return {name: _parsed(text) for name, text in self.settings.items()} or None
+        if self.settings:
+            name = next(iter(self.settings))
+            raise ConfigError(f"'settings' are those of a plug-in's controller; expected {name!r} as --{self.controller}.{name}")
+        return own[self.controller]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerRunConfig(DecidedConfig):
+    """Everything that decides a run under a controller. Written to config.toml, from which the same run starts again."""
+
+    kind: Literal["run"] = "run"
     hosts: Count = 4
     """Hosts grown side by side; host i has seed `seed + i`."""
     seed: NonNegativeInt = 0
     """The first host's seed: its initial weights, data order, augmentation and seeds."""
-    heuristic: HeuristicConfig = field(default_factory=HeuristicConfig)
-    fixed: FixedConfig = field(default_factory=FixedConfig)
-    random: RandomConfig = field(default_factory=RandomConfig)
+    test: bool = True
+    """Score the harvested networks on the test split at the end. Without, the split stays untouched and val figures are all there is."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -102,6 +129,14 @@ class ControllerRunConfig(GrowthConfig):
         """This config with whatever may change put back to its default: the same for as long as a run goes on."""
         fresh = ControllerRunConfig()
         return replace(self, **{name: getattr(fresh, name) for name in MACHINE})
+
+
+def processes(workers: int | None, hosts: int, *, gpu: bool) -> int:
+    """In how many processes hosts grow, so many side by side. On a GPU each takes half a GiB of its memory, and pays once there are many
+    hosts for it."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usual = min(GPU_PROCESSES, cores // 2, hosts // GPU_HOSTS) if gpu else cores
+    return max(1, min(workers or usual, hosts))
 
 
 def _parsed(text: str) -> Any:

@@ -30,6 +30,8 @@ def controller_for(policy: object, config: Any = None, *, called: str = "policy"
     if isinstance(policy, str) and policy in CONTROLLERS:
         return make_controller(policy, config)
     if isinstance(policy, str | os.PathLike) and is_policy_file(policy):
+        if config:
+            raise ConfigError(f"a trained policy has no settings; found {', '.join(config)} for {policy}")
         return PolicyController(policy_from_file(Path(policy)))
     if isinstance(policy, str):
         raise unknown(called, policy, CONTROLLERS)

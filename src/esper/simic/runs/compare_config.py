@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from esper.leyline.config import Count, NonNegativeInt, Range, check_ranges, from_mapping, read_toml
 from esper.leyline.errors import ConfigError, RunError, unknown
 from esper.leyline.seeds import Purpose
-from esper.simic.growth.config import MACHINE, GrowthConfig
-from esper.simic.runs.ppo_config import permissive, processes
+from esper.simic.growth.config import CARRIED_OUT, GrowthConfig, processes
+from esper.simic.runs.ppo_config import permissive
 from esper.tamiyo import CONTROLLERS, FixedConfig, HeuristicConfig, RandomConfig
 from esper.tolaria.training.config import TrainingConfig
 
@@ -21,8 +21,6 @@ RESERVED = (*BASELINES, STATIC_FLOPS)
 """Names of arms that no file can have."""
 POLICY_FILE, TUNED_FILE = "policy.safetensors", "best.toml"
 """What is looked for in a run folder, in this order."""
-CHANGEABLE = ("workers", "checkpoint_every", *MACHINE)
-"""Settings that may be others when an interrupted comparison goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +93,7 @@ class CompareConfig(GrowthConfig):
     def lasting(self) -> CompareConfig:
         """This config with whatever may change put back to its default: the same for as long as the comparison goes on."""
         fresh = CompareConfig()
-        return replace(self, **{name: getattr(fresh, name) for name in CHANGEABLE})
+        return replace(self, **{name: getattr(fresh, name) for name in CARRIED_OUT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,11 +35,10 @@ class ControllerRun:
 
     def __init__(self, config: ControllerRunConfig, hub: Hub, command: str = "", folder: Path | None = None) -> None:
         self.config, self.hub, self.command, self.folder = config, hub, command, folder
-        settings = {"heuristic": config.heuristic, "fixed": config.fixed, "random": config.random}
         seeds = range(config.seed, config.seed + config.hosts)
         require((Purpose.DEVELOPMENT, Purpose.TRAINING), (seeds[0], seeds[-1]), who="a run under a controller")
-        self.growth = Growth(replace(config, control=False), test=True)
-        controller = controller_for(config.controller, settings.get(config.controller), called="controller")
+        self.growth = Growth(replace(config, control=False), test=config.test)
+        controller = controller_for(config.controller, config.controller_config(), called="controller")
         self.policy_hash = sha256(Path(config.controller).read_bytes()).hexdigest() if is_policy_file(config.controller) else ""
         """Of the file of the policy that decides; empty where a rule does."""
         starts = [Start(config.task, seed) for seed in seeds]
@@ -89,7 +88,12 @@ class ControllerRun:
     def end(self) -> dict[str, Any]:
         """What came out, host by host and against the control. No wall-clock times, so that equal runs have equal summaries."""
         rows = [
-            {"seed": host.seed, "controller": host.controller, **asdict(self.play.results[place])}
+            {
+                "seed": host.seed,
+                "controller": host.controller,
+                **asdict(self.play.results[place]),
+                "val_accuracies": list(self.growth.hosts[place].course.accuracies),
+            }
             for place, host in enumerate(self.play.started)
         ]
         grown, control = rows[: self.config.hosts], rows[self.config.hosts :]
@@ -106,6 +110,7 @@ class ControllerRun:
             summary["against_control"] = {
                 name: asdict(paired_difference([row[name] for row in grown], [row[name] for row in control], lower_is_better=lower))
                 for name, lower in COMPARED.items()
+                if self.config.test or not name.startswith("test")
             }
         return summary
 

@@ -37,7 +37,7 @@ def harvest_of_run(path: Path, host: int | None = None) -> tuple[nn.Module, Tens
     info = read_run(path)
     config = read_config(path / "config.toml")
     if not isinstance(config, ControllerRunConfig):
-        raise RunError(f"the run {path} taught a policy and holds no grown network; expected a run of hosts, from esper train heuristic")
+        raise RunError(f"the run {path} holds no grown network; expected a run of hosts, from esper train heuristic")
     checkpoint = CheckpointStore(path / "checkpoints", run=info.id).latest()
     if checkpoint is None:
         raise RunError(f"the run {path} has no checkpoint yet; there is no network to export")

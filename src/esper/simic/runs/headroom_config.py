@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 
 from esper.leyline.config import Count, NonNegativeInt, Range, check_ranges
 from esper.leyline.errors import ConfigError
-from esper.simic.growth.config import GrowthConfig
-from esper.simic.runs.compare_config import CHANGEABLE
-from esper.simic.runs.ppo_config import permissive, processes
+from esper.simic.growth.config import CARRIED_OUT, GrowthConfig, processes
+from esper.simic.runs.ppo_config import permissive
 from esper.tolaria.training.config import TrainingConfig
 
 
@@ -62,4 +61,4 @@ class HeadroomConfig(GrowthConfig):
     def lasting(self) -> HeadroomConfig:
         """This config with whatever may change put back to its default: the same for as long as a search goes on."""
         fresh = HeadroomConfig()
-        return replace(self, **{name: getattr(fresh, name) for name in CHANGEABLE})
+        return replace(self, **{name: getattr(fresh, name) for name in CARRIED_OUT})

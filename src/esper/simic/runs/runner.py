@@ -19,15 +19,16 @@ from esper.leyline.errors import ConfigError, EsperError, Interrupted, RunError
 from esper.leyline.events import Note, RoundFinished, RunFinished
 from esper.leyline.files import remove_unfinished
 from esper.nissa import BEGINNING, SINKS, Hub, JsonlSink, Sink, make_sink
-from esper.simic.growth.config import MACHINE, ControllerRunConfig, GrowthConfig
+from esper.simic.growth.config import CARRIED_OUT, MACHINE, ControllerRunConfig, GrowthConfig
 from esper.simic.growth.deciding import is_policy_file
 from esper.simic.growth.recording import FOLDER
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.plugins import load_plugins
-from esper.simic.runs import compare_config
-from esper.simic.runs.compare_config import CompareConfig
+from esper.simic.runs.compare_config import CompareConfig, anchored
 from esper.simic.runs.headroom_config import HeadroomConfig
 from esper.simic.runs.ppo_config import CHANGEABLE, PPORunConfig
+from esper.simic.runs.search_config import SearchConfig
+from esper.simic.runs.sweep_config import SweepConfig
 from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.storage.runs import RunFolder, read_run
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from esper.simic.growth.play import Progress
     from esper.simic.runs.work import Work
 
-Config = ControllerRunConfig | PPORunConfig | BCConfig | IQLConfig | CompareConfig | HeadroomConfig
+Config = ControllerRunConfig | PPORunConfig | BCConfig | IQLConfig | CompareConfig | HeadroomConfig | SearchConfig | SweepConfig
 """Whatever decides a run."""
 WORK = {
     "run": "controller:ControllerRun",
@@ -44,10 +45,12 @@ WORK = {
     "iql": "offline:OfflineRun",
     "compare": "compare:CompareRun",
     "headroom": "headroom:HeadroomRun",
+    "tune": "search:SearchRun",
+    "sweep": "sweep:SweepRun",
 }
 """By the config's kind: the module and the class of the run."""
-COMMANDS = {"compare": "compare", "headroom": "headroom"}
-"""By the config's kind: the command that starts such runs and goes on with them, where it is not `train`."""
+COMMANDS = ("compare", "headroom", "tune", "sweep")
+"""Kinds of config that are named like the command that starts such runs and goes on with them; that of the others is `train`."""
 
 
 class Stop:
@@ -75,6 +78,8 @@ def start(
     with RunFolder.create(path, name=_name(config), config=config, command=command) as folder:
         try:
             return _run(folder, config, sinks, progress, telemetry)
+        except Interrupted:
+            raise  # there is something to go on from
         except EsperError:
             folder.withdraw()  # a mistake that only showed while hosts and data were made, or in the first round: no checkpoint is there
             raise
@@ -110,7 +115,7 @@ def _find_sinks(config: Config, sinks: Sequence[Sink | str]) -> None:
     """Load the plug-ins and raise UnknownNameError for a sink that none of them registers, before anything is made."""
     names = [each for each in sinks if isinstance(each, str)]
     if names:
-        load_plugins(config.plugins if isinstance(config, GrowthConfig) else ())
+        load_plugins(config.plugins if isinstance(config, GrowthConfig | SweepConfig) else ())
     for name in names:
         SINKS.find(name)
 
@@ -122,18 +127,20 @@ def _anchored(config: Config) -> Config:
         value = getattr(config, field.name)
         if isinstance(value, Path):
             places[field.name] = value.absolute()
+        elif isinstance(value, GrowthConfig):
+            places[field.name] = _anchored(value)  # type: ignore[arg-type]
         elif isinstance(value, tuple) and any(isinstance(each, Path) for each in value):
             places[field.name] = tuple(each.absolute() for each in value)
     if isinstance(config, ControllerRunConfig) and is_policy_file(config.controller):
         places["controller"] = str(Path(config.controller).absolute())
     if isinstance(config, CompareConfig):
-        places["policies"] = tuple(compare_config.anchored(policy) for policy in config.policies)
+        places["policies"] = tuple(anchored(policy) for policy in config.policies)
     return replace(config, **places)
 
 
 def _with_settings(config: Config, settings: Mapping[str, object]) -> Config:
     """The config with these settings, if a run may go on with others."""
-    changeable = {"learn": CHANGEABLE, "run": MACHINE, "compare": compare_config.CHANGEABLE, "headroom": compare_config.CHANGEABLE}
+    changeable = {"learn": CHANGEABLE, "run": MACHINE, **dict.fromkeys(("compare", "headroom", "tune"), CARRIED_OUT)}
     allowed = changeable.get(config.kind, ())
     for key in settings:
         if key.split(".")[0] not in allowed or key.startswith("ppo.prior."):
@@ -144,7 +151,12 @@ def _with_settings(config: Config, settings: Mapping[str, object]) -> Config:
 
 def command_of(config: Config) -> str:
     """The command that such a run is started with, and gone on with."""
-    return COMMANDS.get(config.kind, "train")
+    return config.kind if config.kind in COMMANDS else "train"
+
+
+def go_on(run: Path) -> str:
+    """How to go on with a run, for a message."""
+    return "go on with: " + shlex.join(["esper", command_of(read_config(run / "config.toml")), "--resume", str(run)])
 
 
 def read_config(path: Path) -> Config:
@@ -156,6 +168,8 @@ def read_config(path: Path) -> Config:
         "iql": IQLConfig,
         "compare": CompareConfig,
         "headroom": HeadroomConfig,
+        "tune": SearchConfig,
+        "sweep": SweepConfig,
     }
     content = read_toml(path)
     kind = content.get("kind")
@@ -174,6 +188,10 @@ def _name(config: Config) -> str:
         return f"{'-'.join(config.task)}-ppo"
     if isinstance(config, CompareConfig | HeadroomConfig):
         return f"{'-'.join(config.task)}-{config.kind}"
+    if isinstance(config, SearchConfig):
+        return f"{config.task}-{config.controller}-tune"
+    if isinstance(config, SweepConfig):
+        return f"{_name(config.method_config)}-sweep"
     assert isinstance(config, ControllerRunConfig)
     return f"{config.task}-{'policy' if is_policy_file(config.controller) else config.controller}"
 
@@ -249,8 +267,7 @@ def _loop(
         if work.round > before and (work.round % config.checkpoint_every == 0 or work.round >= work.rounds or stop.asked):
             _save(folder, store, hub, work)
         if stop.asked and not work.done:
-            again = shlex.join(["esper", command_of(config), "--resume", str(folder.path)])
-            raise Interrupted(f"stopped after {work.round} of {work.rounds}; go on with: {again}")
+            raise Interrupted(f"stopped after {work.round} of {work.rounds}; {go_on(folder.path)}")
     summary = work.end()
     hub.emit(RunFinished(outcome="finished"))
     hub.flush(fsync=True)
@@ -266,22 +283,35 @@ def _save(folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work) -> No
     folder.log(f"saved {name}")
 
 
+class _Ask:
+    """The handler of signals that ask for a stop. outer: of the run that this one is part of."""
+
+    def __init__(self, stop: Stop, outer: Stop | None) -> None:
+        self.stop, self.outer = stop, outer
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.stop.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if not self.stop.asked:
+            self.stop.asked = True
+            if self.outer is not None:
+                self.outer.asked = True
+            with suppress(OSError):  # nobody may be left to read it
+                os.write(2, b"\nesper: stopping after this round, with a checkpoint; Ctrl-C again stops at once\n")
+
+
 @contextmanager
 def stop_on_signal() -> Iterator[Stop]:
-    """Ctrl-C, SIGTERM and a terminal that is closed ask for a stop at the end of the round; a second Ctrl-C stops at once."""
+    """Ctrl-C, SIGTERM and a terminal that is closed ask for a stop at the end of the round; a second Ctrl-C stops at once.
+
+    Within a run that is part of another one, as a point is of a sweep, both are asked.
+    """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop  # only the main thread may handle signals
         return
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if stop.asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        if not stop.asked:
-            stop.asked = True
-            with suppress(OSError):  # nobody may be left to read it
-                os.write(2, b"\nesper: stopping after this round, with a checkpoint; Ctrl-C again stops at once\n")
-
+    outer = getattr(signal.getsignal(signal.SIGINT), "stop", None)
+    ask = _Ask(stop, outer if isinstance(outer, Stop) else None)
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield stop

@@ -15,7 +15,8 @@ from esper.tolaria.training.engine import Choice
 
 
 class Work(Protocol):
-    """What a run does: hosts under a controller (ControllerRun), a policy that learns by playing (PPORun) or from recordings (OfflineRun).
+    """What a run does: hosts under a controller (ControllerRun), a policy that learns by playing (PPORun) or from recordings (OfflineRun),
+    a search of settings (SearchRun), or runs for several values of a setting (SweepRun).
 
     A round is the unit between checkpoints.
     """

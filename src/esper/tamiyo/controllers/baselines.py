@@ -147,6 +147,23 @@ class Fixed:
         raise ConfigError(f"fixed: none of its blueprints ({wanted}) fits slot {slot!r}; {nearest(wanted, here)}")
 
 
+FIXED_SPACE = {
+    "blueprints": '["conv_light","mlp_small"],["conv_heavy","mlp"],["depthwise","lora32"],["bottleneck","lora8"],["attention","norm"]',
+    "first": "1..10",
+    "period": "1..10",
+    "seeds": "1..6",
+    "places": "[],[0.0],[0.5],[1.0],[0.0,0.5],[0.5,1.0]",
+    "style": "LINEAR_ADD,SIGMOID_ADD,LINEAR_MULTIPLY,GATED",
+    "tempo": "3,5,7,10",
+}
+"""What a tuner searches of the schedule; of each list of blueprints the first that fits the slot is grown."""
+
 register("wait", WaitConfig, Wait, purpose="never grows anything")
 register("random", RandomConfig, Random, purpose="decides at random among what is legal")
-register("fixed", FixedConfig, Fixed, purpose="germinates by the calendar, at places spread evenly, and keeps what it may")
+register(
+    "fixed",
+    FixedConfig,
+    Fixed,
+    purpose="germinates by the calendar, at places spread evenly, and keeps what it may",
+    space=FIXED_SPACE,
+)

@@ -49,17 +49,26 @@ class ControllerKind:
     factory: Callable[[Any], Controller]
     purpose: str
     """One line that says what it does."""
+    space: Mapping[str, str]
+    """What `esper tune` searches unless it is told otherwise, as `leyline.space` writes it; empty for whatever can be searched."""
 
 
 CONTROLLERS: dict[str, ControllerKind] = {}
 """Every kind of controller by its name."""
 
 
-def register(name: str, config: type[DataclassInstance], factory: Callable[[Any], Controller], *, purpose: str) -> None:
-    """Make a kind of controller known: `factory(config)` builds one."""
+def register(
+    name: str,
+    config: type[DataclassInstance],
+    factory: Callable[[Any], Controller],
+    *,
+    purpose: str,
+    space: Mapping[str, str] | None = None,
+) -> None:
+    """Make a kind of controller known: `factory(config)` builds one. space: what `esper tune` searches; see docs/tuning.md."""
     if name in CONTROLLERS:
         raise ConfigError(f"there is already a controller {name!r}: {CONTROLLERS[name].purpose}")
-    CONTROLLERS[name] = ControllerKind(name=name, config=config, factory=factory, purpose=purpose)
+    CONTROLLERS[name] = ControllerKind(name=name, config=config, factory=factory, purpose=purpose, space=space or {})
 
 
 def make(name: str, config: DataclassInstance | Mapping[str, object] | None = None) -> Controller:

@@ -130,6 +130,41 @@ class HeuristicConfig:
         check_choice(Head.ALPHA_SPEED, self.ramp_speed)
 
 
+SPACE = {
+    "noise_floor": "0.1..2:log",
+    "dependence": "0..1",
+    "gain_share": "0.05..0.6:log",
+    "default_preference": "0.2..1",
+    "optimism": "0.5..4:log",
+    "horizon": "0..8",
+    "lateness": "0..3",
+    "position_weight": "-1..1",
+    "trust_strength": "0.5..8:log",
+    "first_epoch": "1..6",
+    "early_margin": "-2..3",
+    "plateau_margin": "-2..2",
+    "plateau_trend": "0.05..1:log",
+    "plateau_epochs": "2..8",
+    "overfit_gap": "5..60:log",
+    "overfit_trend": "0.05..1:log",
+    "max_growth": "2..64:log",
+    "failure_decay": "0.5..1",
+    "failure_embargo": "0.2..2:log",
+    "style": "LINEAR_ADD,SIGMOID_ADD,LINEAR_MULTIPLY,GATED",
+    "tempo": "3,5,7,10",
+    "spare_epochs": "0..3",
+    "training_patience": "3..10",
+    "keep_noise": "0..3",
+    "harm_noise": "1..6",
+    "holding_patience": "1..8",
+    "rising": "0..0.5",
+    "holding_limit": "4..16",
+    "ramp_speed": "0,3,5,8",
+}
+"""What a tuner searches. Not the preferences, which are measured blueprint by blueprint, and not training_epochs, which is what the gates
+ask for."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """A seed that could be germinated, with what it is expected to bring and what it would cost, in points."""
@@ -373,4 +408,4 @@ def _promise(best: Candidate) -> str:
     return f"{best.blueprint} at {best.slot} is expected to bring {best.gain:.2f} points for a rent of {best.rent:.2f}"
 
 
-register("heuristic", HeuristicConfig, Heuristic, purpose="grows by rules: where it should pay, keeping what does")
+register("heuristic", HeuristicConfig, Heuristic, purpose="grows by rules: where it should pay, keeping what does", space=SPACE)

@@ -6,6 +6,7 @@
     events.jsonl   what happened
     checkpoints/   what it can go on from
     log.txt        the same in plain lines, with the time
+    points/        the runs that a sweep is made of
     summary.json   the figures; written at the end, so a run that has one is finished
 """
 
@@ -43,6 +44,8 @@ FORMAT_VERSION = 2
 _MARKER, _LOCK, _CONFIG, _EVENTS, _CHECKPOINTS, _LOG, _SUMMARY = (
     *("run.json", "run.lock", "config.toml", "events.jsonl", "checkpoints", "log.txt", "summary.json"),
 )
+POINTS = "points"
+"""Where a sweep has its runs."""
 _LOCK_TRIES, _LOCK_PAUSE = 20, 0.02
 """Whoever asks for a run's status holds its lock for an instant, so the lock is tried for 0.4 seconds before it counts as taken."""
 
@@ -157,8 +160,10 @@ class RunFolder:
             raise RunError(f"the {what} of the run cannot be written: {reason}") from error
 
     def withdraw(self) -> None:
-        """Remove the run if there is nothing in it to go on from; one with a checkpoint stays, and so does whatever is not ours."""
-        if (self.path / _SUMMARY).exists() or (self.checkpoints.is_dir() and any(self.checkpoints.iterdir())):
+        """Remove the run if there is nothing in it to go on from; one with a checkpoint, its own or of a run that it is made of, stays,
+        and so does whatever is not ours."""
+        kept = [folder for folder in (self.checkpoints, self.path / POINTS) if folder.is_dir() and any(folder.iterdir())]
+        if (self.path / _SUMMARY).exists() or kept:
             return
         for name in (_MARKER, _CONFIG, _EVENTS, _LOG, _LOCK):
             (self.path / name).unlink(missing_ok=True)

@@ -1,0 +1,52 @@
+"""The settings of searching a controller's settings. Free of torch, so that a command can show its help at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+
+from esper.leyline.config import Count, NonNegativeInt, Range, check_ranges
+from esper.simic.growth.config import CARRIED_OUT, DecidedConfig, processes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchConfig(DecidedConfig):
+    """Everything that decides a search. Written to config.toml, from which the same search starts again.
+
+    Settings of the controller are what the search starts from: trials change those that are searched, and the best is compared with them.
+    """
+
+    kind: Literal["tune"] = "tune"
+    budget: Annotated[int, Range(1, 1_000_000_000)] = 20_000
+    """Host epochs to spend in all, the comparison at the end included."""
+    hosts: Count = 8
+    """Hosts that every trial starts on; the better third goes on to three times as many, and so on."""
+    fresh: Annotated[int, Range(2, 1_000_000)] = 40
+    """Hosts that no trial saw, on which the best is compared with what the search started from."""
+    method: Literal["random", "optuna"] = "random"
+    """How trials are drawn: at random, or by Optuna's TPE, which learns from the trials before; it needs pip install 'esper-lite[tune]'."""
+    over: dict[str, str] = field(default_factory=dict)
+    """What is searched, in place of the usual space: KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=A,B,C."""
+    seed: NonNegativeInt = 0
+    """Of what is drawn; and the first host's seed, which the others follow."""
+    at_once: Count = 16
+    """Hosts that are played side by side between two checkpoints, of several trials if need be."""
+    workers: Annotated[int, Range(1, 1024)] | None = None
+    """Processes that grow hosts; by default one for each core, on a GPU one for every 32 hosts, up to eight and half of the cores."""
+    member: Literal["standard", "family"] = "family"
+    """Family: each host's seed draws its width, kernel, data, noise and budget. Standard: hosts differ in their weights and data order."""
+    control: Literal[False] = False
+    checkpoint_every: Count = 1
+    """Rounds, of so many hosts as are played at once, between checkpoints."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def processes(self, *, gpu: bool) -> int:
+        """In how many processes hosts grow."""
+        return processes(self.workers, self.at_once, gpu=gpu)
+
+    def lasting(self) -> SearchConfig:
+        """This config with whatever may change put back to its default: the same for as long as a search goes on."""
+        fresh = SearchConfig()
+        return replace(self, **{name: getattr(fresh, name) for name in CARRIED_OUT})

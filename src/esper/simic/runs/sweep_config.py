@@ -1,0 +1,58 @@
+"""The settings of a sweep. Free of torch, so that a command can show its help at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from esper.leyline.config import Count, check_ranges
+from esper.leyline.errors import ConfigError
+from esper.simic.growth.config import ControllerRunConfig
+from esper.simic.runs.ppo_config import PPORunConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepConfig:
+    """One method of `esper train`, run once for each of several values of its settings. Written to config.toml."""
+
+    kind: Literal["sweep"] = "sweep"
+    over: dict[str, str] = field(default_factory=dict)
+    """What varies, by dotted keys: KEY=A,B,C, or with --points also KEY=LOW..HIGH and KEY=LOW..HIGH:log."""
+    points: Count | None = None
+    """Draw so many points at random; by default every combination of the values is one."""
+    run: ControllerRunConfig | None = None
+    learn: PPORunConfig | None = None
+    """What does not vary: the config of a run under a controller, or of a policy that learns. One of the two."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if (self.run is None) == (self.learn is None):
+            raise ConfigError("a sweep needs either a table 'run' or a table 'learn': the method that it sweeps")
+
+    @property
+    def method_config(self) -> ControllerRunConfig | PPORunConfig:
+        """What does not vary."""
+        found = self.run or self.learn
+        assert found is not None
+        return found
+
+    @property
+    def method(self) -> str:
+        """The method of `esper train`."""
+        return "heuristic" if self.run is not None else "ppo"
+
+    @property
+    def seed(self) -> int:
+        """Of the runs, and of points that are drawn at random."""
+        return self.method_config.seed
+
+    @property
+    def plugins(self) -> tuple[Path, ...]:
+        """Those of the runs."""
+        return self.method_config.plugins
+
+    @property
+    def checkpoint_every(self) -> int:
+        """After every point; the runs have checkpoints of their own."""
+        return 1
