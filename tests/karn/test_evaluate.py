@@ -27,7 +27,7 @@ from esper.tamiyo.policy.policy_file import save_policy
 from esper.tolaria.data import Data
 from tests.karn.hand_made import Exploding, biased, sentinel, tiny
 
-DRAWN = tiny(stochastic=True, draws=2, hosts=4, epochs=12)
+DRAWN = tiny(stochastic=True, draws=2, hosts=4, epochs=16)
 
 
 def names(found: Diagnosis) -> set[str]:
@@ -188,5 +188,5 @@ def test_bounds_of_entropy_are_two_numbers_in_order() -> None:
 def test_returns_are_what_was_earned(healthy: Report) -> None:
     found = healthy.diagnoses[0].calibration
     assert found is not None
-    assert found.steps == 2 * DRAWN.hosts * 12
+    assert found.steps == 2 * DRAWN.hosts * 16
     assert np.isfinite([found.return_mean, found.return_std, found.explained_variance]).all()

@@ -29,12 +29,15 @@ PROGRESS_EVERY = 10.0
 """Seconds between lines of progress where there is no terminal."""
 
 ABOUT = """\
-Look at what policies do on hosts that they have never seen: what they decide and when, how sure they are, whether their values come true,
-what they respond to, and what becomes of their seeds. Every policy plays the same hosts. Nothing here reads the test split."""
+Look at what policies do on hosts that they have never seen: what they decide
+and when, how sure they are, whether their values come true, what they respond
+to, and what becomes of their seeds. Every policy plays the same hosts. Nothing
+here reads the test split."""
 
 EXAMPLES = """\
-A POLICY is the name of a controller (wait, random, fixed, heuristic, or one of a plug-in), a run folder, a policy file, or a TOML file
-with the settings of a controller.
+A POLICY is the name of a controller (wait, random, fixed, heuristic, or one of
+a plug-in), a run folder, a policy file, or a TOML file with the settings of a
+controller.
 
 examples:
   esper evaluate runs/digits-ppo-001 heuristic
@@ -75,7 +78,7 @@ def _parser(everything: bool) -> Parser:
     parser.add_argument("policies", nargs="+", metavar="POLICY", help="who is evaluated")
     parser.add_argument("--help-all", action="help", help="also show every setting of training, gates, rewards and so on")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file with settings to start from; flags override it")
-    add_files(parser, json="every figure, for programs,", html="a page with tables and plots")
+    add_files(parser, json="every figure as JSON", html="a page with tables and plots")
     parser.add_argument("--strict", action="store_true", help=f"exit with {EXIT_FLAGGED} when there is a red flag")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
     add_flags(parser, EvaluateConfig, everything=everything)
