@@ -137,8 +137,8 @@ def test_a_sweep_keeps_the_best_on_val_and_pays_for_all(everything: dict[str, An
 
 def test_a_plan_is_what_fixed_does(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text("[fixed]\nseeds = 0\n")
-    summary = compared(replace(TINY, plan=tmp_path / "plan.toml"))
-    assert rows_of(summary, "fixed") == rows_of(summary, "wait")
+    summary = compared(replace(TINY, policies=(str(tmp_path), "fixed"), plan=tmp_path / "plan.toml"))
+    assert rows_of(summary, "fixed") == rows_of(summary, "wait") == rows_of(summary, tmp_path.name), "which is a run folder as well"
 
 
 # Statistics of rows

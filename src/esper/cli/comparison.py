@@ -71,7 +71,7 @@ def _sentence(policy: str, pairs: Sequence[dict[str, Any]]) -> str:
         low, high = sorted((sign * found["low"], sign * found["high"]))
         how = "does better than" if low > 0 else "does worse than" if high < 0 else "cannot be told apart from"
         spent = times(pair["operations"] if mine else 1 / pair["operations"])
-        said[how].append(f"{other} ({sign * found['mean']:+.2f} points, {spent})")
+        said[how].append(f"{other} ({sign * found['mean'] + 0.0:+.2f} points, {spent})")  # no -0.00
     return f"{policy} " + "; it ".join(f"{how} {join(others)}" for how, others in said.items() if others)
 
 

@@ -19,8 +19,8 @@ BASELINES = ("wait", "random", "fixed", "heuristic", TUNED, STATIC_FINAL, STATIC
 """What policies can be compared with, in this order."""
 RESERVED = (*BASELINES, STATIC_FLOPS)
 """Names of arms that no file can have."""
-POLICY_FILE, TUNED_FILE = "policy.safetensors", "best.toml"
-"""What is looked for in a run folder, in this order."""
+FILES = ("policy.safetensors", "best.toml", "plan.toml")
+"""What is looked for in a run folder, in this order: what was taught, tuned, or found in a search for headroom."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,12 +153,12 @@ def _contender(text: str, config: CompareConfig) -> Contender:
         return rule(text, config)
     path = Path(text)
     if path.is_dir():
-        for name in (POLICY_FILE, TUNED_FILE):
+        for name in FILES:
             if (path / name).is_file():
                 return _from_file(path / name, path.name)
-        raise RunError(f"{path} holds no policy to compare; expected a run folder with a {POLICY_FILE} or a {TUNED_FILE}")
+        raise RunError(f"{path} holds no policy to compare; expected a run folder with one of {', '.join(FILES)}")
     if path.suffix:
-        return _from_file(path, path.parent.name if path.name in (POLICY_FILE, TUNED_FILE) and path.parent.name else path.stem)
+        return _from_file(path, path.parent.name if path.name in FILES and path.parent.name else path.stem)
     raise unknown("policy", text, CONTROLLERS)
 
 
