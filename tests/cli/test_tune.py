@@ -117,7 +117,7 @@ def test_help_needs_no_torch_and_names_what_can_be_set() -> None:
         ("tune heuristic --method optunna", "'method' must be one of 'random', 'optuna'"),
         ("tune heuristic --space {empty}/none.toml", "no config file at {empty}/none.toml"),
         ("tune heuristic --space {bad}", "{bad}: 'tempo' is 3; expected a text"),
-        ("tune heuristic --json {empty}/none/x.json", "expected a file in a folder that exists"),
+        ("tune heuristic --json {empty}/none/x.json", "there is no folder {empty}/none"),
         ("tune heuristic --controller fixed", "unknown argument '--controller'"),
         ("tune --resume {empty}", "{empty} is not a run: it has no run.json"),
         ("sweep", "what to sweep is missing: esper sweep heuristic|ppo"),
@@ -154,7 +154,7 @@ def test_a_run_is_gone_on_with_by_the_command_that_began_it(alone: Path, capsys:
     for command, made, other in (("train", "tune", "tune"), ("tune", "sweep", "sweep"), ("sweep", "sweep/run/points/001", "train")):
         run = alone / made if "points" in made else alone / made / "run"
         assert main([command, "--resume", str(run)]) == 2
-        assert f"{run} is no run of esper {command}; go on with: esper {other} --resume {run}" in capsys.readouterr().err
+        assert f"{run} is not a run of esper {command}; go on with: esper {other} --resume {run}" in capsys.readouterr().err
 
 
 def test_without_optuna_a_sentence_says_how_to_get_it(

@@ -48,6 +48,8 @@ def resume_settings(run: Path, extra: list[str], command: str) -> dict[str, Any]
     config = read_config(run / "config.toml")
     if command_of(config) != command:
         raise RunError(f"{run} is not a run of esper {command}; {go_on(run)}")
+    if not extra:
+        return {}
     parser = Parser(prog=f"esper {command} --resume", allow_abbrev=False)
     add_flags(parser, type(config), everything=False)
     return changes(type(config), parser.parse_args(extra))

@@ -19,8 +19,10 @@ BASELINES = ("wait", "random", "fixed", "heuristic", TUNED, STATIC_FINAL, STATIC
 """What policies can be compared with, in this order."""
 RESERVED = (*BASELINES, STATIC_FLOPS)
 """Names of arms that no file can have."""
-FILES = ("policy.safetensors", "best.toml", "plan.toml")
-"""What is looked for in a run folder, in this order: what was taught, tuned, or found in a search for headroom."""
+TABLES = ("best.toml", "plan.toml")
+"""Settings of a controller in a run folder: those that were tuned, and the plan that was found in a search for headroom."""
+FILES = ("policy.safetensors", *TABLES)
+"""What is looked for in a run folder, in this order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
