@@ -19,7 +19,9 @@ BASELINES = ("wait", "random", "fixed", "heuristic", TUNED, STATIC_FINAL, STATIC
 """What policies can be compared with, in this order."""
 RESERVED = (*BASELINES, STATIC_FLOPS)
 """Names of arms that no file can have."""
-FILES = ("policy.safetensors", "best.toml", "plan.toml")
+TUNED_FILE = "best.toml"
+"""The best settings that a search found, in its run folder."""
+FILES = ("policy.safetensors", TUNED_FILE, "plan.toml")
 """What is looked for in a run folder, in this order: what was taught, tuned, or found in a search for headroom."""
 
 
