@@ -15,7 +15,7 @@ from esper.simic.growth.config import GrowthConfig
 from esper.simic.growth.deciding import controller_for, is_policy_file, policy_from_file
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.learning.ppo_config import PPOConfig
-from esper.simic.runs.compare_config import TUNED_FILE, from_table
+from esper.simic.runs.compare_config import FILES, from_table
 from esper.simic.runs.ppo import PPORun
 from esper.simic.runs.ppo_config import PPORunConfig
 from esper.simic.runs.runner import Config, read_config
@@ -24,6 +24,9 @@ from esper.tamiyo.policy.policy import Policy
 from esper.tamiyo.policy.policy_file import POLICY_FILE
 from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.storage.runs import read_run
+
+SETTINGS = tuple(name for name in FILES if name.endswith(".toml"))
+"""What a run folder may hold in place of a policy: the settings of a controller that a search found."""
 
 SAME = ("reward", "slots", "max_seeds", "control")
 """Settings that what a critic learned to expect depends on."""
@@ -70,10 +73,9 @@ def _subjects(given: object, config: EvaluateConfig) -> list[Subject]:
         return [Subject(given, controller_for(given), gamma, usual.gae_lambda)]
     if isinstance(given, str | os.PathLike):
         path = Path(given)
-        if path.is_dir() and (path / TUNED_FILE).is_file():
-            path = path / TUNED_FILE
+        path = next((path / name for name in SETTINGS if (path / name).is_file()), path)
         if path.suffix == ".toml":
-            found = from_table(path, path.parent.resolve().name if path.name == TUNED_FILE else path.stem)
+            found = from_table(path, path.parent.resolve().name if path.name in SETTINGS else path.stem)
             return [Subject(found.name, controller_for(found.controller, found.settings), gamma, usual.gae_lambda)]
         if path.is_dir():
             return _of_run(path, config)
