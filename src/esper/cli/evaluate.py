@@ -28,6 +28,9 @@ LONGEST_NAME = 18
 PROGRESS_EVERY = 10.0
 """Seconds between lines of progress where there is no terminal."""
 
+PACE_FROM = 0.05
+"""Share from which the time to go is said: until then, workers begin and data is read."""
+
 ABOUT = """\
 Look at what policies do on hosts that they have never seen: what they decide
 and when, how sure they are, whether their values come true, what they respond
@@ -99,7 +102,7 @@ class Progress:
         if share < 1.0 and now < self.shown + (REDRAW_AFTER if live else PROGRESS_EVERY):
             return
         self.shown = now
-        left = f", {duration((now - self.began) * (1 - share) / share)} left" if 0.0 < share < 1.0 else ""
+        left = f", {duration((now - self.began) * (1 - share) / share)} left" if PACE_FROM <= share < 1.0 else ""
         if live:
             end = "\r\x1b[K" if share >= 1.0 else ""
             print(f"\r\x1b[Kplaying: {share:.0%}{left}{end}", end="", file=sys.stderr, flush=True)

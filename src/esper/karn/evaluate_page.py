@@ -90,7 +90,7 @@ def _courses(found: Sequence[Diagnosis]) -> list[str]:
 def _germinations(found: Sequence[Diagnosis]) -> str:
     names = [f"{number / BINS:.1f}" for number in range(1, BINS + 1)]
     series = [Series(d.name, range(BINS), d.timing.germinations) for d in found]
-    return bars(names, series, title="Seeds germinated, by share of the budget spent", y_label="seeds")
+    return bars(names, series, title="Seeds germinated, by share of the budget spent", y_label="seeds in an episode")
 
 
 def _reliability(found: Sequence[Diagnosis]) -> str:

@@ -70,8 +70,8 @@ class Timing:
 
     first: Spread | None
     """Share of the budget that is spent when a host's first seed is germinated, over the hosts that have one."""
-    germinations: tuple[int, ...]
-    """In each tenth of the budget."""
+    germinations: tuple[float, ...]
+    """Seeds germinated in each tenth of the budget, in an episode on average."""
     lifetimes: dict[str, Spread]
     """Epochs from germination to the end, by outcome."""
     acts: dict[str, dict[str, float]]
@@ -92,7 +92,7 @@ def timing(episodes: Sequence[Episode]) -> Timing:
     firsts = [lives[0].share for lives in every if lives]
     return Timing(
         first=spread(firsts) if firsts else None,
-        germinations=tuple(tenths[number] for number in range(BINS)),
+        germinations=tuple(tenths[number] / len(episodes) for number in range(BINS)),
         lifetimes={outcome: spread(epochs) for outcome, epochs in lifetimes.items() if epochs},
         acts={phase: {op.name: acts[phase, op] / len(episodes) for op in Op if op is not Op.WAIT} for phase in PHASES},
     )
