@@ -25,9 +25,6 @@ from esper.tamiyo.policy.policy_file import POLICY_FILE
 from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.storage.runs import read_run
 
-SETTINGS = tuple(name for name in FILES if name.endswith(".toml"))
-"""What a run folder may hold in place of a policy: the settings of a controller that a search found."""
-
 SAME = ("reward", "slots", "max_seeds", "control")
 """Settings that what a critic learned to expect depends on."""
 
