@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from esper.karn.charts import Series, bars, lines, points
-from esper.karn.page import Section, page, table, write_page
-from esper.leyline.errors import ConfigError, RunError
+from esper.karn.page import Section, page, table
+from esper.leyline.errors import ConfigError
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -90,8 +89,3 @@ def test_a_table_aligns_numbers_and_leaves_out_what_is_not_there() -> None:
     assert "<td>a</td><td class=number>1,200</td><td class=number>1.23</td>" in made
     assert "<td>b</td><td class=number></td>" in made
     assert "nothing to show" in table([])
-
-
-def test_a_page_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="cannot be written"):
-        write_page(tmp_path / "missing" / "page.html", page("t", []))

@@ -30,8 +30,11 @@ WRITE_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 COMMANDS: dict[str, str] = {
     "train": "grow hosts while they train",
+    "headroom": "what could be won on a family of hosts, before anything is taught",
     "tune": "search the settings of a controller, within a budget of host epochs",
     "sweep": "one run of a method for each of several values of its settings",
+    "compare": "policies against every baseline on the same unseen hosts, with intervals",
+    "evaluate": "what a policy does, and what should worry whoever trains it",
     "export": "the grown network of a run as a plain module, torch.export or ONNX",
     "runs": "the runs in a folder, and how they stand",
     "tasks": "what there is to train on, and whether its data is here",

@@ -139,11 +139,11 @@ def verdict(examination: dict[str, Any]) -> str:
     open_question = [name for name in examination["policy_against"] if name not in better and name not in worse]
     parts = []
     if better:
-        parts.append(f"does better than {_and(better)}")
+        parts.append(f"does better than {join(better)}")
     if worse:
-        parts.append(f"does worse than {_and(worse)}")
+        parts.append(f"does worse than {join(worse)}")
     if open_question:
-        parts.append(f"cannot be told apart from {_and(open_question)}")
+        parts.append(f"cannot be told apart from {join(open_question)}")
     return "the policy " + "; it ".join(parts)
 
 
@@ -163,10 +163,11 @@ def _wins(found: dict[str, Any]) -> str:
 def _hosts(hosts: list[int]) -> str:
     """One host, or each of several, by number."""
     names = [str(number) for number in hosts[:NAMED_HOSTS]] + ([f"{len(hosts) - NAMED_HOSTS} more"] if len(hosts) > NAMED_HOSTS else [])
-    return f"host {names[0]}" if len(hosts) == 1 else f"each of the hosts {_and(names)}"
+    return f"host {names[0]}" if len(hosts) == 1 else f"each of the hosts {join(names)}"
 
 
-def _and(names: list[str]) -> str:
+def join(names: list[str]) -> str:
+    """Names as a sentence lists them."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 

@@ -43,10 +43,13 @@ def main(argv: list[str]) -> int:
 
 
 def _result(summary: dict[str, Any]) -> str:
-    """The figure that a finished run is about: its hosts' mean accuracy and the difference to the control, its policy's score, what a
-    search brought, or the best point of a sweep."""
+    """The figure that a finished run is about: its hosts' mean accuracy and the difference to the control, a policy's score, what a search
+    brought, or the best point of a sweep."""
     if "examination" in summary:
         return f"score {summary['examination']['arms']['policy']['score']:.2f}"
+    if "comparison" in summary:
+        first = summary["policies"][0]
+        return f"{first}: score {summary['comparison']['arms'][first]['score']['mean']:.2f}"
     if "search" in summary:
         fresh = summary["search"]["fresh"]
         return "nothing better" if fresh is None else f"{fresh['difference']['mean']:+.2f} on {fresh['hosts']} fresh hosts"

@@ -11,7 +11,9 @@ from esper.leyline.events import (
     ArmExamined,
     Envelope,
     EpochFinished,
+    HostFinished,
     HostStarted,
+    PlansPlayed,
     PolicyUpdated,
     Rewarded,
     RunStarted,
@@ -85,8 +87,8 @@ class Scene(ABC):
 
 def scene_of(started: RunStarted) -> Scene:
     """The scene for a run that begins or goes on."""
-    kinds: dict[str, type[Scene]] = {"run": HostsScene, "gardener": HostsScene, "learn": LearningScene}
-    kinds |= {"tune": SearchScene, "sweep": SweepScene}
+    kinds: dict[str, type[Scene]] = {"run": HostsScene, "gardener": HostsScene, "learn": LearningScene, "compare": ComparisonScene}
+    kinds |= {"headroom": PlansScene, "tune": SearchScene, "sweep": SweepScene}
     return kinds.get(started.method, RecordingsScene)(started)
 
 
@@ -386,6 +388,82 @@ class RecordingsScene(Scene):
         from rich.text import Text
 
         return [Text(self.line(0) or "")] if self.figures else []
+
+
+# Arms on the same hosts
+
+
+class ComparisonScene(Scene):
+    """Arms that play the same hosts one after another, a chunk at a time."""
+
+    unit = "round"
+
+    def __init__(self, started: RunStarted) -> None:
+        super().__init__(started)
+        self.arm_of: dict[int, str] = {}
+        self.accuracies: dict[str, list[float]] = {}
+        """On test, by arm."""
+        self.last = ""
+
+    def headline(self) -> str:
+        started = self.started
+        hosts = f"{started.hosts} host{'s' if started.hosts > 1 else ''} of {started.task.replace(',', ', ')}"
+        return f"comparison on {hosts}: {started.about['arms']}{self.machine()}"
+
+    def see(self, envelope: Envelope) -> str | None:
+        match envelope.host, envelope.event:
+            case int(number), HostStarted(arm=arm):
+                self.arm_of[number] = self.last = arm
+            case int(number), HostFinished(test_accuracy=float(accuracy)):
+                self.accuracies.setdefault(self.arm_of[number], []).append(accuracy)
+        return None
+
+    def line(self, round: int) -> str:
+        return self._shown(self.last)
+
+    def body(self) -> list[RenderableType]:
+        from rich.text import Text
+
+        return [Text(self._shown(arm)) for arm in self.accuracies]
+
+    def _shown(self, arm: str) -> str:
+        found = self.accuracies[arm]
+        return f"{arm}: test {_mean(found):.2f} on {len(found)} host{'s' if len(found) > 1 else ''}"
+
+
+# Plans on the same hosts
+
+
+class PlansScene(Scene):
+    """Many plans, a chunk of episodes at a time."""
+
+    unit = "round"
+
+    def __init__(self, started: RunStarted) -> None:
+        super().__init__(started)
+        self.found: PlansPlayed | None = None
+
+    def headline(self) -> str:
+        started = self.started
+        plans = f"{started.about['plans']} plans on {started.hosts} hosts of {started.task.replace(',', ', ')}"
+        return f"headroom: {plans}, in {started.about['workers']} processes{self.machine()}"
+
+    def see(self, envelope: Envelope) -> str | None:
+        if isinstance(envelope.event, PlansPlayed):
+            self.found = envelope.event
+        return None
+
+    def line(self, round: int) -> str | None:
+        found = self.found
+        if found is None:
+            return None
+        best = f"; best so far {found.best}, score {found.score:.2f}" if found.best else ""
+        return f"{found.episodes} episodes of {found.plans} plans{best}"
+
+    def body(self) -> list[RenderableType]:
+        from rich.text import Text
+
+        return [Text(self.line(0) or "")]
 
 
 def _points(host: HostView) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from esper.cli.flags import Parser, add_flags, changes
 from esper.cli.results import print_learning, print_run, print_study
-from esper.cli.running import add_watching, asks_to_resume, changed_settings, require_command, watched
+from esper.cli.watching import add_watching, asks_to_resume, resume_settings, watch
 from esper.leyline.config import load, replace_fields
 from esper.leyline.errors import ConfigError, unknown
 
@@ -108,7 +107,7 @@ def main(argv: list[str]) -> int:
     from esper.simic.runs.runner import start
 
     command = shlex.join(["esper", "train", *argv])
-    return _report(lambda **watching: start(config, arguments.run, command, **watching), arguments)
+    return _report(watch(lambda **watching: start(config, arguments.run, command, **watching), arguments))
 
 
 def _resume(argv: list[str]) -> int:
@@ -124,14 +123,20 @@ A run that teaches a policy can go on with other settings of learning, named as 
     )
     parser.add_argument("--resume", type=Path, metavar="RUN", help="the run to go on with")
     parser.add_argument("--reset-heads", nargs="+", default=[], metavar="HEAD", help="make these heads of a policy new")
-    _add_common(parser)
+    add_watching(parser)
     arguments, extra = parser.parse_known_args(argv)
     from esper.simic.runs.runner import resume
 
-    require_command(arguments.resume, "train")
-    settings = changed_settings(arguments.resume, extra, "train") if extra else {}
+    settings = resume_settings(arguments.resume, extra, "train")
     heads = [head for item in arguments.reset_heads for head in item.split(",") if head]
-    return _report(lambda **watching: resume(arguments.resume, reset_heads=heads, settings=settings, **watching), arguments)
+    return _report(watch(lambda **watching: resume(arguments.resume, reset_heads=heads, settings=settings, **watching), arguments))
+
+
+def _report(summary: dict[str, Any]) -> int:
+    """Say what came out."""
+    printers = {"examination": print_learning, "study": print_study}
+    next((printer for key, printer in printers.items() if key in summary), print_run)(summary)
+    return 0
 
 
 def _parser(name: str, method: Method, config: type, everything: bool) -> Parser:
@@ -149,22 +154,9 @@ def _parser(name: str, method: Method, config: type, everything: bool) -> Parser
     parser.add_argument("--help-all", action="help", help="also show every setting of training, gates, rewards and so on")
     parser.add_argument("--run", type=Path, metavar="DIR", help="the run folder (default: a new one in runs/)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a config.toml to start from; flags override it")
-    _add_common(parser)
+    add_watching(parser)
     add_flags(parser, config, everything=everything)
     if any(each.name == "from_policy" for each in fields(config)):
         short = "short for --from-policy"
         parser.add_argument("--from", dest="from_policy", default=argparse.SUPPRESS, metavar="PATH", help=short)
     return parser
-
-
-def _add_common(parser: Parser) -> None:
-    add_watching(parser)
-    parser.add_argument("--show-reward-components", action="store_true", help="print what each decision earned, and why")
-
-
-def _report(run: Callable[..., dict[str, Any]], arguments: argparse.Namespace) -> int:
-    """Run under a display and say what came out."""
-    summary = watched(run, arguments, rewards=arguments.show_reward_components)
-    printers = {"examination": print_learning, "study": print_study}
-    next((printer for key, printer in printers.items() if key in summary), print_run)(summary)
-    return 0

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Literal
 
 from esper.leyline.errors import ConfigError
 
@@ -112,7 +113,7 @@ def lines(series: Sequence[Series], *, title: str, x_label: str, y_label: str, l
                     # A marker where a value stands alone, which a line would not show; else room for the pointer alone.
                     yield _point(each, place, x, y, number, "" if len(run) == 1 else ' opacity="0"')
 
-    return _plane(series, draw, title=title, x_label=x_label, y_label=y_label, log_x=log_x, dashes=True)
+    return _plane(series, draw, title=title, x_label=x_label, y_label=y_label, log_x=log_x, kind="line")
 
 
 def points(series: Sequence[Series], *, title: str, x_label: str, y_label: str, log_x: bool = False) -> str:
@@ -130,7 +131,7 @@ def points(series: Sequence[Series], *, title: str, x_label: str, y_label: str, 
                     where = f'x="{_n(beside)}" y="{_n(y.at(each.y[place]) - 6)}" text-anchor="{anchor}"'
                     yield f"<text {where}>{escape(each.labels[place])}</text>"
 
-    return _plane(series, draw, title=title, x_label=x_label, y_label=y_label, log_x=log_x)
+    return _plane(series, draw, title=title, x_label=x_label, y_label=y_label, log_x=log_x, kind="point")
 
 
 def bars(names: Sequence[str], series: Sequence[Series], *, title: str, y_label: str) -> str:
@@ -138,7 +139,7 @@ def bars(names: Sequence[str], series: Sequence[Series], *, title: str, y_label:
     for each in series:
         if len(each.y) != len(names):
             raise ConfigError(f"series {each.name!r} has {len(each.y)} values for {len(names)} names; expected as many")
-    top, legend = _head(title, series)
+    top, legend = _head(title, series, "bar")
     tallest = [value for each in series for place in range(len(names)) for value in (each.y[place], *(each.interval(place) or ()))]
     shown = [value for value in tallest if math.isfinite(value)]
     if not shown:
@@ -181,10 +182,10 @@ def _plane(
     x_label: str,
     y_label: str,
     log_x: bool,
-    dashes: bool = False,
+    kind: Literal["line", "point"],
 ) -> str:
     """Title, legend and axes around what `draw` makes of the axes."""
-    top, legend = _head(title, series, dashes=dashes)
+    top, legend = _head(title, series, kind)
     shown = [(each, place) for each in series for run in _runs(each, log_x) for place in run]
     if not shown:
         return _svg(title, [legend, _nothing(top)])
@@ -261,7 +262,7 @@ def _big(value: float) -> str:
     return f"{value:g}"
 
 
-def _head(title: str, series: Sequence[Series], *, dashes: bool = False) -> tuple[float, str]:
+def _head(title: str, series: Sequence[Series], kind: Literal["line", "point", "bar"]) -> tuple[float, str]:
     """Where the drawing may begin, and title and legend above it; one series alone needs no legend."""
     drawn = [f'<text class="title" x="{LEFT}" y="20">{escape(_short(title, 74))}</text>']
     if len(series) == 1:
@@ -272,9 +273,11 @@ def _head(title: str, series: Sequence[Series], *, dashes: bool = False) -> tupl
         wide = 30 + len(name) * LETTER + 12
         if across > LEFT and across + wide > WIDTH - RIGHT:
             across, down = float(LEFT), down + 18
-        if dashes:
+        if kind == "line":
             style = f'class="line {_colour(number)}"{_dashes(number)}'
             drawn.append(f'<line {style} x1="{_n(across)}" x2="{_n(across + 24)}" y1="{_n(down - 4)}" y2="{_n(down - 4)}"/>')
+        elif kind == "bar":
+            drawn.append(f'<rect class="bar {_colour(number)}" x="{_n(across + 12)}" y="{_n(down - 10)}" width="12" height="12"/>')
         else:
             drawn.append(_marker(across + 14, down - 4, number))
         drawn.append(f'<text x="{_n(across + 30)}" y="{_n(down)}">{escape(name)}</text>')

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 
 from esper.karn.charts import STYLE
-from esper.leyline.errors import RunError
-from esper.leyline.files import replace_file
 
 Cell = str | int | float | bool | None
 
@@ -68,14 +65,6 @@ def paragraph(text: str) -> str:
 def charts(*drawn: str) -> str:
     """Charts beside each other, as many as there is room for."""
     return f'<div class="charts">{"".join(drawn)}</div>'
-
-
-def write_page(path: Path, html: str) -> None:
-    """Write a page, whole or not at all. Raises RunError where that cannot be."""
-    try:
-        replace_file(path, html.encode())
-    except OSError as error:
-        raise RunError(f"the page {path} cannot be written: {error.strerror}") from error
 
 
 def _text(value: Cell) -> str:

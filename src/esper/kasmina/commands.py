@@ -50,6 +50,27 @@ def germinate(slot: Slot, blueprint: str, *, style: Style, tempo: int, alpha_tar
     return [GateChecked(gate=Gate.G0, slot=slot.id, passed=True, reasons=()), event]
 
 
+def plant(slot: Slot, blueprint: str, *, style: Style, stream: int) -> list[Event]:
+    """DORMANT to FOSSILIZED at once: a seed that is part of the network from here on, without isolation, blending or gates.
+
+    For networks that are built in their final shape and trained as a whole, to compare growth with. No decision leads here, and the table
+    of transitions, which is about seeds that grow, does not know this step. The seed has the initial values that the slot's next
+    germination would give it.
+    """
+    check_transition(slot.id, slot.state.stage, Stage.GERMINATED)  # as for any new seed, the slot has to be empty
+    style = _member(Style, style)
+    count = slot.state.germinations
+    modules = slot.build(blueprint, style, _stream(stream, slot.id, count))
+    _check_shape(slot, modules[0], blueprint)
+    whole = Ramp(start=1.0, target=1.0, epochs=0)
+    choices = {"blueprint": blueprint, "style": style, "alpha_target": 1.0, "ramp": whole, "age": 0, "germinations": count + 1}
+    state = slot.state.changed(stage=Stage.FOSSILIZED, previous_stage=slot.state.stage, epochs_in_stage=0, **choices)
+    size = sum(p.numel() for module in modules if module is not None for p in module.parameters())
+    event = replace(_stage_event(slot, state.stage, "plant"), blueprint=blueprint, parameters=size)
+    slot.become(state, modules)
+    return [event]
+
+
 def advance(slot: Slot, *, report: Report, gates: GateConfig, cause: str = "advance") -> list[Event]:
     """One stage on, through its gate: GERMINATED to TRAINING to BLENDING to HOLDING. Raises GateError with the reasons when refused."""
     state = slot.state

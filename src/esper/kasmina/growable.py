@@ -146,6 +146,12 @@ class Growable(nn.Module):
         return [slot.id for slot in self.slots.values() if slot.state.stage in stages]
 
     @property
+    def is_static(self) -> bool:
+        """Whether all seeds that are here, and there are some, were planted: the network was built so, and nothing grows in it now."""
+        found = [slot.state for slot in self.slots.values() if slot.state.stage in OCCUPIED]
+        return bool(found) and all(state.planted for state in found)
+
+    @property
     def learns_whole(self) -> bool:
         """Whether no parameter of the host is frozen."""
         return all(p.requires_grad for p in self.host.parameters())
@@ -163,6 +169,11 @@ class Growable(nn.Module):
         check_parameters(self.host)  # again, as it may have been sharded since
         choices = {"style": style, "tempo": tempo, "alpha_target": alpha_target}
         self._command(slot, commands.germinate, blueprint, **choices, stream=self.growth_seed)
+
+    def plant(self, slot: str, blueprint: str, *, style: Style | str = Style.LINEAR_ADD) -> None:
+        """Make a seed part of the network at once, for good: for a network that is trained in its final shape from the start."""
+        check_parameters(self.host)
+        self._command(slot, commands.plant, blueprint, style=style, stream=self.growth_seed)
 
     def advance(self, slot: str) -> None:
         """Move a seed one stage on, if its gate agrees: GERMINATED to TRAINING to BLENDING to HOLDING."""

@@ -29,6 +29,11 @@ class SeedState(SeedRecord):
     def ramp_left(self) -> int:
         return 0 if self.ramp is None else self.ramp.left
 
+    @property
+    def planted(self) -> bool:
+        """Whether it never lived as a seed, but was part of the network at once."""
+        return self.stage is Stage.FOSSILIZED and self.previous_stage is Stage.DORMANT
+
     def enter(self, slot: str, stage: Stage, **changes: Any) -> SeedState:
         """The record one transition on; raises TransitionError unless the table allows it."""
         check_transition(slot, self.stage, stage)

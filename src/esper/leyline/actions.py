@@ -99,5 +99,15 @@ class Decision:
         return " ".join([self.op.name, *shown])
 
 
+@travels
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """A seed that is part of a network from its first step on, as in one that does not grow."""
+
+    slot: str
+    blueprint: str
+    style: Style = Style.LINEAR_ADD
+
+
 WAIT = Decision(op=Op.WAIT)
 """The decision to leave everything as it is."""

@@ -285,7 +285,19 @@ class HostFinished(Event):
     refused: int
     """Decisions that were not carried out."""
     slots: dict[str, dict[str, str]]
-    """The stage and blueprint that each slot ended with."""
+    """The stage, blueprint and style that each slot ended with."""
+
+
+@event_type
+class PlansPlayed(Event):
+    """A search for headroom played some more episodes."""
+
+    episodes: int
+    plans: int
+    """So far, of all rounds."""
+    best: str
+    """The plan with the best mean score among those that all hosts have played, in words; empty while there is none."""
+    score: float
 
 
 @event_type

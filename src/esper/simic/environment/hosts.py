@@ -13,6 +13,7 @@ from esper.kasmina.blueprints import names
 from esper.leyline.config import from_mapping, replace_fields
 from esper.leyline.errors import ConfigError, nearest, unknown
 from esper.leyline.reports import GateConfig, Topology
+from esper.leyline.seeds import Purpose, require
 from esper.simic.growth.config import GrowthConfig
 from esper.simic.growth.environment import Start
 from esper.tamiyo import blueprint_names
@@ -86,6 +87,7 @@ class Hosts:
     def _check_seed(seed: object) -> None:
         if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
             raise ConfigError(f"host seed {seed!r}: expected an integer of at least 0")
+        require((Purpose.DEVELOPMENT, Purpose.TRAINING), (int(seed),), who="an environment")
 
 
 def _most_slots(config: GrowthConfig, task: Task) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,9 +16,6 @@ from esper.tolaria.training.config import EngineName, TrainingConfig
 if TYPE_CHECKING:
     from esper.tolaria.tasks import Family, Member
 
-
-GPU_PROCESSES, GPU_HOSTS = 8, 32
-"""Processes that share a GPU by default, at most, and hosts that each of them has, at least."""
 
 MACHINE = ("engine", "device", "devices", "threads")
 """Settings of where hosts are trained, which any run may go on with others of."""
@@ -127,14 +123,6 @@ class ControllerRunConfig(DecidedConfig):
         """This config with whatever may change put back to its default: the same for as long as a run goes on."""
         fresh = ControllerRunConfig()
         return replace(self, **{name: getattr(fresh, name) for name in MACHINE})
-
-
-def processes(workers: int | None, hosts: int, *, gpu: bool) -> int:
-    """In how many processes hosts grow, so many side by side. On a GPU each takes half a GiB of its memory, and pays once there are many
-    hosts for it."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    usual = min(GPU_PROCESSES, cores // 2, hosts // GPU_HOSTS) if gpu else cores
-    return max(1, min(workers or usual, hosts))
 
 
 def _parsed(text: str) -> Any:

@@ -19,6 +19,7 @@ from esper.leyline.events import HostStarted, Note
 from esper.simic.growth.config import GrowthConfig
 from esper.simic.growth.dealing import Load
 from esper.simic.growth.host_run import Acted, HostRun, Start, Trained
+from esper.simic.growth.static import sized
 from esper.simic.growth.twins import TwinCache
 from esper.simic.plugins import load_plugins
 from esper.simic.rewards import Twin
@@ -112,6 +113,8 @@ class Growth:
         for slot in config.slots:
             if slot not in host.model.slot_ids:
                 raise unknown("slot", slot, host.model.slot_ids)
+        if planted := (*start.planted, *sized(host.model, start.size, config.slots or host.model.slot_ids, config.max_seeds)):
+            host.plant(planted)
         return HostRun(start, host, Rules(max_seeds=config.max_seeds, enabled=config.slots or None), config.reward)
 
     def weigh(self, start: Start) -> Load:
@@ -133,7 +136,8 @@ class Growth:
         if task.name not in self._families:
             self._families[task.name] = self.config.fixed_family(task.family)
         drawn = start.seed if start.member_of is None else start.member_of
-        return task, self.config.member_of(self._families[task.name], drawn)
+        member = self.config.member_of(self._families[task.name], drawn)
+        return task, member if start.epochs is None else replace(member, epochs=start.epochs)
 
     def train(self, progress: Callable[[int], None] | None = None) -> dict[int, Trained]:
         """One epoch of every host that has not ended and waits for no decision; `progress` is told how many are done."""
@@ -163,7 +167,7 @@ class Growth:
         """The courses of hosts when nothing grows, all trained side by side, in an environment of their own on the same data."""
         alone = Growth(replace(self.config, control=False))
         alone._data = self._data
-        alone.begin(dict(enumerate(starts)))
+        alone.begin({place: replace(start, planted=(), size=0.0) for place, start in enumerate(starts)})
         while trained := alone.train():
             alone.act(dict.fromkeys(trained, WAIT))
         return [twin.as_twin() for twin in alone.hosts.values()]

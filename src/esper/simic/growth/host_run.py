@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from esper.leyline.actions import Decision
+from esper.leyline.actions import Decision, Planted
 from esper.leyline.codec import from_plain, to_plain
 from esper.leyline.errors import CheckpointError
 from esper.leyline.events import Event, HostFinished, HostStarted
@@ -30,6 +30,13 @@ class Start:
     """The place of the host that this one is the control of, for one that trains beside it."""
     member_of: int | None = None
     """The seed that draws its member, if that is another: the same kind of host, born and trained otherwise."""
+    planted: tuple[Planted, ...] = ()
+    """Seeds that are part of the network from the first step on."""
+    size: float = 0.0
+    """How large a network without growth is from the first step on: 0 is the bare host, 1 the largest blueprint in every slot, and in
+    between, by rank, the others."""
+    epochs: int | None = None
+    """Its budget, in place of the member's."""
 
 
 @travels
@@ -180,7 +187,10 @@ class HostRun:
             components=course.components,
             decisions=course.decisions,
             refused=course.refused,
-            slots={id: {"stage": slot.state.stage.name, "blueprint": slot.state.blueprint} for id, slot in host.model.slots.items()},
+            slots={
+                id: {"stage": slot.state.stage.name, "blueprint": slot.state.blueprint, "style": slot.state.style.name}
+                for id, slot in host.model.slots.items()
+            },
         )
         return reward, course.result
 

@@ -23,15 +23,15 @@ from esper.simic.growth.environment import Environment, Growth, Start
 from esper.simic.growth.host_run import Acted, Trained
 
 
-def environment(config: GrowthConfig, workers: int) -> Environment:
-    """The environment in so many workers; with none of them, in this process."""
-    return GrowthWorkers(config, workers) if workers else Growth(config)
+def environment(config: GrowthConfig, workers: int, *, test: bool = False) -> Environment:
+    """The environment in so many workers; with none of them, in this process. test: as for Growth."""
+    return GrowthWorkers(config, workers, test=test) if workers else Growth(config, test=test)
 
 
 class GrowthWorkers:
     """Several Growths, each in a process of its own, with hosts dealt out so that the processes end every epoch together."""
 
-    def __init__(self, config: GrowthConfig, workers: int) -> None:
+    def __init__(self, config: GrowthConfig, workers: int, *, test: bool = False) -> None:
         context = mp.get_context("spawn")  # a forked torch can hang on its own thread pools
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
@@ -45,7 +45,7 @@ class GrowthWorkers:
         with _left_to_the_parent():
             for _ in range(workers):
                 here, there = context.Pipe()
-                process = context.Process(target=_serve, args=(there, config), daemon=True)
+                process = context.Process(target=_serve, args=(there, config, test), daemon=True)
                 process.start()
                 there.close()
                 self._pipes.append(here)
@@ -180,8 +180,8 @@ def _left_to_the_parent() -> Iterator[None]:
 class _Worker:
     """The share of one worker: a Growth that trains the next epoch as soon as it can, while the parent records or learns."""
 
-    def __init__(self, config: GrowthConfig) -> None:
-        self._growth = Growth(config)
+    def __init__(self, config: GrowthConfig, test: bool = False) -> None:
+        self._growth = Growth(config, test=test)
         self._ahead: dict[int, Trained] = {}
         """What has been trained and not been asked for."""
         self._failed: Exception | None = None
@@ -227,7 +227,7 @@ class _Worker:
             self._failed = error
 
 
-def _serve(pipe: Connection, config: GrowthConfig) -> None:
+def _serve(pipe: Connection, config: GrowthConfig, test: bool) -> None:
     """A worker's life: do what is asked until told to close, or until the parent is gone."""
     worker: _Worker | None = None
     while True:
@@ -240,7 +240,7 @@ def _serve(pipe: Connection, config: GrowthConfig) -> None:
         method, arguments = request
         try:
             if worker is None:
-                worker = _Worker(config)
+                worker = _Worker(config, test)
                 gc.freeze()  # the 300,000 objects of torch stay: to look at them in every collection would make all the others wait
             pipe.send(("answer", getattr(worker, method)(*arguments)))
             if method in ("begin", "act"):

@@ -10,6 +10,7 @@ from typing import Any
 
 from esper.leyline.config import to_toml
 from esper.leyline.errors import CheckpointError
+from esper.leyline.seeds import Purpose, require
 from esper.nissa import Hub
 from esper.simic.growth.config import ControllerRunConfig
 from esper.simic.growth.deciding import controller_for, is_policy_file
@@ -34,11 +35,13 @@ class ControllerRun:
 
     def __init__(self, config: ControllerRunConfig, hub: Hub, command: str = "", folder: Path | None = None) -> None:
         self.config, self.hub, self.command, self.folder = config, hub, command, folder
+        seeds = range(config.seed, config.seed + config.hosts)
+        require((Purpose.DEVELOPMENT, Purpose.TRAINING), (seeds[0], seeds[-1]), who="a run under a controller")
         self.growth = Growth(replace(config, control=False), test=config.test)
         controller = controller_for(config.controller, config.controller_config(), called="controller")
         self.policy_hash = sha256(Path(config.controller).read_bytes()).hexdigest() if is_policy_file(config.controller) else ""
         """Of the file of the policy that decides; empty where a rule does."""
-        starts = [Start(config.task, config.seed + place) for place in range(config.hosts)]
+        starts = [Start(config.task, seed) for seed in seeds]
         controllers = [controller] * config.hosts
         if config.control and config.controller != "wait":
             starts += [replace(start, twin_of=place) for place, start in enumerate(starts)]

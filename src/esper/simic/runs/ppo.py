@@ -17,6 +17,7 @@ from esper.leyline.errors import CheckpointError, ConfigError
 from esper.leyline.events import ArmExamined, HostFinished, PolicyUpdated
 from esper.leyline.reports import Topology
 from esper.leyline.score import score
+from esper.leyline.seeds import Purpose, require
 from esper.nissa import Hub
 from esper.simic.growth.deciding import policy_from_file
 from esper.simic.growth.environment import Environment, Start
@@ -39,9 +40,6 @@ from esper.tolaria.data.streams import stream_seed
 from esper.tolaria.tasks import get as get_task
 from esper.tolaria.training.device import device_named
 from esper.tolaria.training.engine import choose
-
-TRAINING_SEEDS = 1_000_000
-"""Host seeds from here on are for training; smaller ones, which every other command uses, stay unseen for the examination."""
 
 
 class PPORun:
@@ -132,12 +130,15 @@ class PPORun:
     def _pool(self) -> list[Start]:
         """The hosts to practise on: a finite pool, so that each one's twin is trained once."""
         tasks = self.config.task
-        return [Start(tasks[i % len(tasks)], TRAINING_SEEDS + self.config.seed * 10_000 + i) for i in range(self.config.pool)]
+        seeds = Purpose.TRAINING.seeds(self.config.pool, offset=self.config.seed * 10_000)
+        require((Purpose.TRAINING,), (seeds[0], seeds[-1]), who="practice")
+        return [Start(tasks[i % len(tasks)], seed) for i, seed in enumerate(seeds)]
 
     def examinees(self) -> list[Start]:
         """Unseen hosts for the examination."""
         tasks = self.config.task
-        return [Start(tasks[i % len(tasks)], i) for i in range(self.config.examined)]
+        seeds = Purpose.DEVELOPMENT.seeds(self.config.examined)
+        return [Start(tasks[i % len(tasks)], seed) for i, seed in enumerate(seeds)]
 
     def _sizes(self) -> tuple[list[int], int]:
         """Budgets of all hosts, and the most slots that one of them has."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,13 +10,28 @@ from typing import Annotated, Literal
 from esper.leyline.config import Count, NonNegativeInt, Range, Size, check_ranges
 from esper.leyline.errors import ConfigError
 from esper.leyline.reports import GateConfig
-from esper.simic.growth.config import MACHINE, GrowthConfig, processes
+from esper.simic.growth.config import MACHINE, GrowthConfig
 from esper.simic.learning.ppo_config import PPOConfig, PriorStrength
 from esper.tamiyo.controllers.prior import Prior
 from esper.tolaria.training.config import TrainingConfig
 
 
-def _permissive() -> TrainingConfig:
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+GPU_PROCESSES, GPU_HOSTS = 8, 32
+"""Processes that share a GPU by default, at most, and hosts that each of them has, at least."""
+
+
+def processes(workers: int | None, hosts: int, *, gpu: bool) -> int:
+    """In how many processes so many hosts grow, by default. On a GPU each takes half a GiB of its memory, and pays once there are many
+    hosts for it."""
+    usual = min(GPU_PROCESSES, _cores() // 2, hosts // GPU_HOSTS) if gpu else _cores()
+    return max(1, min(workers or usual, hosts))
+
+
+def permissive() -> TrainingConfig:
     """Policies learn under gates that ask for structure and health alone."""
     return TrainingConfig(gates=GateConfig.permissive())
 
@@ -78,7 +94,7 @@ class PPORunConfig(GrowthConfig):
     member: Literal["standard", "family"] = "family"
     """Family: each host's seed draws its width, kernel, data, noise and budget, so that there is something to tell hosts apart by.
     Standard: hosts differ in their weights and data order alone, and one schedule suits them all."""
-    training: TrainingConfig = field(default_factory=_permissive)
+    training: TrainingConfig = field(default_factory=permissive)
     ppo: PPOConfig = field(default_factory=_few_rounds)
 
     def __post_init__(self) -> None:

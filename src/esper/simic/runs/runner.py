@@ -24,8 +24,11 @@ from esper.simic.growth.deciding import is_policy_file
 from esper.simic.growth.recording import FOLDER
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.plugins import load_plugins
+from esper.simic.runs import compare_config
+from esper.simic.runs.compare_config import CompareConfig
+from esper.simic.runs.headroom_config import HeadroomConfig
 from esper.simic.runs.ppo_config import CHANGEABLE, PPORunConfig
-from esper.simic.runs.search_config import MAY_CHANGE, SearchConfig
+from esper.simic.runs.search_config import SearchConfig
 from esper.simic.runs.sweep_config import SweepConfig
 from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.storage.runs import RunFolder, read_run
@@ -34,19 +37,21 @@ if TYPE_CHECKING:
     from esper.simic.growth.play import Progress
     from esper.simic.runs.work import Work
 
-Config = ControllerRunConfig | PPORunConfig | BCConfig | IQLConfig | SearchConfig | SweepConfig
+Config = ControllerRunConfig | PPORunConfig | BCConfig | IQLConfig | CompareConfig | HeadroomConfig | SearchConfig | SweepConfig
 """Whatever decides a run."""
 WORK = {
     "run": "controller:ControllerRun",
     "learn": "ppo:PPORun",
     "bc": "offline:OfflineRun",
     "iql": "offline:OfflineRun",
+    "compare": "compare:CompareRun",
+    "headroom": "headroom:HeadroomRun",
     "tune": "search:SearchRun",
     "sweep": "sweep:SweepRun",
 }
 """By the config's kind: the module and the class of the run."""
-COMMANDS = {"tune": "tune", "sweep": "sweep"}
-"""By the config's kind: the command that goes on with it, where that is not `train`."""
+COMMANDS = {"compare": "compare", "headroom": "headroom", "tune": "tune", "sweep": "sweep"}
+"""By the config's kind: the command that starts such runs and goes on with them, where it is not `train`."""
 
 
 class Stop:
@@ -129,28 +134,30 @@ def _anchored(config: Config) -> Config:
             places[field.name] = tuple(each.absolute() for each in value)
     if isinstance(config, ControllerRunConfig) and is_policy_file(config.controller):
         places["controller"] = str(Path(config.controller).absolute())
+    if isinstance(config, CompareConfig):
+        places["policies"] = tuple(compare_config.anchored(policy) for policy in config.policies)
     return replace(config, **places)
 
 
 def _with_settings(config: Config, settings: Mapping[str, object]) -> Config:
     """The config with these settings, if a run may go on with others."""
-    changeable = {ControllerRunConfig: MACHINE, PPORunConfig: CHANGEABLE, SearchConfig: MAY_CHANGE}
-    allowed = changeable.get(type(config), ())
+    changeable = {"learn": CHANGEABLE, "run": MACHINE, **dict.fromkeys(("compare", "headroom", "tune"), compare_config.CHANGEABLE)}
+    allowed = changeable.get(config.kind, ())
     for key in settings:
         if key.split(".")[0] not in allowed or key.startswith("ppo.prior."):
             can = f"what can: {', '.join(allowed)}" if allowed else "this kind of run goes on as it began"
             raise ConfigError(f"{key!r} cannot change when a run goes on; {can}")
-    return replace_fields(config, settings, source=f"esper {command_for(config)} --resume")
+    return replace_fields(config, settings, source=f"esper {command_of(config)} --resume")
 
 
-def command_for(config: Config) -> str:
-    """The command that goes on with a run of this kind."""
+def command_of(config: Config) -> str:
+    """The command that such a run is started with, and gone on with."""
     return COMMANDS.get(config.kind, "train")
 
 
-def go_on(run: Path) -> str:
+def go_on(config: Config, run: Path) -> str:
     """How to go on with a run, for a message."""
-    return "go on with: " + shlex.join(["esper", command_for(read_config(run / "config.toml")), "--resume", str(run)])
+    return "go on with: " + shlex.join(["esper", command_of(config), "--resume", str(run)])
 
 
 def read_config(path: Path) -> Config:
@@ -160,6 +167,8 @@ def read_config(path: Path) -> Config:
         "learn": PPORunConfig,
         "bc": BCConfig,
         "iql": IQLConfig,
+        "compare": CompareConfig,
+        "headroom": HeadroomConfig,
         "tune": SearchConfig,
         "sweep": SweepConfig,
     }
@@ -178,6 +187,8 @@ def _name(config: Config) -> str:
         return config.kind
     if isinstance(config, PPORunConfig):
         return f"{'-'.join(config.task)}-ppo"
+    if isinstance(config, CompareConfig | HeadroomConfig):
+        return f"{'-'.join(config.task)}-{config.kind}"
     if isinstance(config, SearchConfig):
         return f"{config.task}-{config.controller}-tune"
     if isinstance(config, SweepConfig):
@@ -213,7 +224,7 @@ def _run(
                 raise ConfigError("--reset-heads is for runs that learn a policy by playing; this one does not")
             if reset_heads:
                 work.reset_heads(reset_heads)  # type: ignore[attr-defined]
-            return _loop(folder, store, hub, work, config.checkpoint_every, progress, stop)
+            return _loop(folder, store, hub, work, config, progress, stop)
     except EsperError as error:
         folder.log(f"stopped: {error}")
         raise
@@ -245,7 +256,7 @@ def _restore(folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work) ->
 
 
 def _loop(
-    folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work, every: int, progress: Progress | None, stop: Stop
+    folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work, config: Config, progress: Progress | None, stop: Stop
 ) -> dict[str, Any]:
     hub.flush()
     while not work.done:
@@ -254,10 +265,10 @@ def _loop(
         if work.round > before:
             hub.emit(RoundFinished(round=work.round, rounds=work.rounds))
         hub.flush()
-        if work.round > before and (work.round % every == 0 or work.round >= work.rounds or stop.asked):
+        if work.round > before and (work.round % config.checkpoint_every == 0 or work.round >= work.rounds or stop.asked):
             _save(folder, store, hub, work)
         if stop.asked and not work.done:
-            raise Interrupted(f"stopped after {work.round} of {work.rounds}; {go_on(folder.path)}")
+            raise Interrupted(f"stopped after {work.round} of {work.rounds}; {go_on(config, folder.path)}")
     summary = work.end()
     hub.emit(RunFinished(outcome="finished"))
     hub.flush(fsync=True)

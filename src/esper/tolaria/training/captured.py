@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -41,8 +42,11 @@ class Captured:
             graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
             try:
                 self.work()
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with suppress(RuntimeError):  # what is half captured cannot be ended in order, and hides why
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         finally:
             if collecting:
                 gc.enable()

@@ -6,6 +6,7 @@ for many hosts at once; it reads what came out of the device once for all of the
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
@@ -26,6 +27,8 @@ from esper.tolaria.training.stackable import check_fleet, check_memory, fleet_ke
 from esper.tolaria.training.validation import Score, read_all
 
 Progress = Callable[[int], None]
+LEAST_FREE = 0.4
+"""Share of a GPU's memory below which what was captured for hosts that are gone is let go before anything new is made."""
 FLEETS_KEPT = 3
 """Fleets of one kind that are kept for later, each with room for another number of hosts."""
 MANY = 32
@@ -241,9 +244,19 @@ class FleetEngine:
             if len(fleet.hosts) == rows:
                 return fleet
         if cuda:
+            self._make_room(hosts[0].split.x.device)
             check_memory(hosts[0], self._checked[key], rows)
         room = Room(spare=spare, sizes=self._sizes).within(f"{self._kind(key)}/{rows}")
         return Fleet(hosts[0], self._checked[key], rows, room, self._seeds_checked)
+
+    def _make_room(self, device: torch.device) -> None:
+        """Where a GPU's memory is short, let fleets go that have no hosts now; they are as they were when they are made again."""
+        free, total = torch.cuda.mem_get_info(device)
+        if free >= LEAST_FREE * total:
+            return
+        self._fleets = {key: kept for key, kept in self._fleets.items() if any(fleet.row_of for fleet in kept)}
+        gc.collect()
+        torch.cuda.empty_cache()
 
     def _rows_for(self, kind: str, hosts: Sequence[Host]) -> int:
         """Rows of a fleet with room to spare for these hosts: as many as one of its kind had, if that is enough and not too much."""

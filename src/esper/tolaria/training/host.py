@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +16,7 @@ from esper.kasmina.attach.probe import modes_kept
 from esper.kasmina.counterfactuals import Configuration, forms_showing
 from esper.kasmina.norms import HARVEST_SAMPLES
 from esper.kasmina.slot import Form
+from esper.leyline.actions import Planted
 from esper.leyline.errors import DeviceError, unknown
 from esper.leyline.events import Event, RolledBack, StageChanged
 from esper.leyline.reports import EpochReport
@@ -88,6 +89,12 @@ class Host:
     def done(self) -> bool:
         """Whether the budget is spent."""
         return self.epoch >= self.member.epochs
+
+    def plant(self, seeds: Iterable[Planted]) -> None:
+        """Before the first epoch: make these seeds part of the network, which then is one that was built so and does not grow."""
+        for seed in seeds:
+            self.model.plant(seed.slot, seed.blueprint, style=seed.style)
+        self.snapshot = self.snapshot.with_new_fossils(self.model, self.optimizer, self.governor)
 
     # One epoch: planned here, trained and evaluated by an engine, concluded here
 

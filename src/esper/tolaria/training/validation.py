@@ -45,7 +45,7 @@ def record_contributions(model: Growable, scores: Mapping[Configuration, Score])
     """Tell the body what each seed brings, and how sure that is: one with influence against the network without it, one in TRAINING
     against the network as it is."""
     base = frozenset(model.at(*BLENDED))
-    for slot in base:
+    for slot in () if model.is_static else base:
         on, off = scores[base], scores[base - {slot}]
         model.record(slot, contribution=on.accuracy - off.accuracy, error=_error(on, off), loss=off.loss - on.loss)
     for slot in model.at(Stage.TRAINING):
@@ -175,7 +175,7 @@ def measured(model: Growable, scores: Mapping[Configuration, Score]) -> dict[str
         "val_loss": base.loss,
         "val_accuracy": base.accuracy,
         "val_error": base.error,
-        "bare_accuracy": accuracy[frozenset()] if blended else None,
+        "bare_accuracy": accuracy[frozenset()] if blended and not model.is_static else None,
         "harvest_accuracy": harvested.accuracy,
         "harvest_loss": harvested.loss,
         "gradients": model.host_gradients(),
@@ -186,7 +186,9 @@ def measured(model: Growable, scores: Mapping[Configuration, Score]) -> dict[str
 
 
 def wanted_of(model: Growable) -> list[Configuration]:
-    """The configurations that a report on this model needs, the network as it is first."""
+    """The configurations that a report on this model needs, the network as it is first. Of one that does not grow nothing else is asked."""
+    if model.is_static:
+        return [frozenset(model.at(*BLENDED))]
     return configurations(model.at(*BLENDED), model.at(Stage.FOSSILIZED), model.at(Stage.TRAINING))
 
 

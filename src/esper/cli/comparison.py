@@ -1,0 +1,206 @@
+"""A comparison as people read it: tables and a verdict in words, and the same as a page with plots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from esper.cli.results import WIDTH, join, say
+from esper.cli.tables import Row, print_rows
+from esper.simic.statistics import LEAST_HOSTS, TOO_FEW, bounds
+
+Summary = dict[str, Any]
+WHOLE = ("score", "test", "IQM", "P(better)", "hosts")
+"""Columns that no terminal should break."""
+FRONTS = {"parameters": "size", "operations": "ops"}
+"""Costs at which no other arm may be better, as the table names them."""
+
+
+def print_comparison(summary: Summary) -> None:
+    """All of it, for a terminal or a log."""
+    say(f"\n{headline(summary)}")
+    for title, rows in tables(summary).items():
+        print()
+        say(title)
+        print_rows(rows, tuple(rows[0]), wrapped=[name for name in rows[0] if name not in WHOLE], width=WIDTH)
+    print()
+    for sentence in verdict(summary):
+        say(sentence)
+
+
+def headline(summary: Summary) -> str:
+    """What was compared, and what the figures mean."""
+    seeds = summary["seeds"]
+    hosts = f"{seeds['count']} unseen hosts of {join(summary['task'])}" + (" each" if len(summary["task"]) > 1 else "")
+    return f"{hosts}, seeds from {seeds['first']}; score is the test accuracy of the harvested network in points, minus rent"
+
+
+def tables(summary: Summary) -> dict[str, list[Row]]:
+    """The tables by what they show: arms, every pair of them, and where hosts differ."""
+    few = next(iter(summary["comparison"]["arms"].values()))["hosts"] < LEAST_HOSTS
+    interval = f" ({TOO_FEW})" if few else ", with 95 % intervals"
+    found = {
+        f"each arm: means over hosts{interval}; operations as multiples of {_reference(summary)}'s": _arms(summary),
+        "what happened, means over hosts; front: no other arm is as accurate for less": _happened(summary),
+        "what the training operations went to, in millions a host": _operations(summary),
+        f"every pair: the first minus the second on the same hosts{interval}": _pairs(summary),
+        f"every pair: interquartile mean of that difference, probability of being better on a host{interval}": _robust_pairs(summary),
+        f"every pair: the difference in test accuracy, without rent{interval}": _test_pairs(summary),
+    }
+    if summary["comparison"]["members"]:
+        found["score by what hosts differ in"] = _members(summary)
+    return found
+
+
+def verdict(summary: Summary) -> list[str]:
+    """A sentence for each policy that the intervals of its score bear out, with what it spent; none where there are too few hosts."""
+    comparison = summary["comparison"]
+    hosts = next(iter(comparison["arms"].values()))["hosts"]
+    if hosts < LEAST_HOSTS:
+        return [f"{TOO_FEW}, and so for a verdict: {hosts} played, {LEAST_HOSTS} needed"]
+    return [_sentence(policy, comparison["pairs"]) for policy in summary["policies"]]
+
+
+def _sentence(policy: str, pairs: Sequence[dict[str, Any]]) -> str:
+    said: dict[str, list[str]] = {"does better than": [], "does worse than": [], "cannot be told apart from": []}
+    for pair in pairs:
+        if policy not in (pair["first"], pair["second"]):
+            continue
+        mine = pair["first"] == policy
+        other, sign, found = pair["second" if mine else "first"], 1 if mine else -1, pair["score"]["difference"]
+        low, high = sorted((sign * found["low"], sign * found["high"]))
+        how = "does better than" if low > 0 else "does worse than" if high < 0 else "cannot be told apart from"
+        spent = times(pair["operations"] if mine else 1 / pair["operations"])
+        said[how].append(f"{other} ({sign * found['mean']:+.2f} points, {spent})")
+    return f"{policy} " + "; it ".join(f"{how} {join(others)}" for how, others in said.items() if others)
+
+
+def times(ratio: float) -> str:
+    """How many times another arm's operations were spent, in words."""
+    if 0.95 <= ratio < 1.05:
+        return "for as many operations"
+    return f"for {ratio:.1f} times the operations" if ratio < 9.95 else f"for {ratio:.0f} times the operations"
+
+
+def _reference(summary: Summary) -> str:
+    """The arm whose operations the others' are multiples of: the one that does not grow, if it is there, else the last."""
+    arms = list(summary["comparison"]["arms"])
+    return "wait" if "wait" in arms else arms[-1]
+
+
+def _arms(summary: Summary) -> list[Row]:
+    arms = summary["comparison"]["arms"]
+    unit = arms[_reference(summary)]["operations"]
+    return [
+        {
+            "arm": name,
+            "score": _with_bounds(arm["score"], ""),
+            "test": _with_bounds(arm["test_accuracy"], ""),
+            "size x": arm["growth"],
+            "operations x": arm["operations"] / unit,
+        }
+        for name, arm in arms.items()
+    ]
+
+
+def _happened(summary: Summary) -> list[Row]:
+    arms, fronts = summary["comparison"]["arms"], summary["comparison"]["front"]
+    return [
+        {
+            "arm": name,
+            "seeds": arm["germinated"],
+            "fossils": arm["fossilized"],
+            "pruned": arm["pruned"],
+            "rollbacks": arm["rollbacks"],
+            "parameters": round(arm["parameters"]),
+            "seconds": summary["wall_clock"][name] / arm["hosts"],
+            "front": ", ".join(word for cost, word in FRONTS.items() if name in fronts[cost]),
+        }
+        for name, arm in arms.items()
+    ]
+
+
+def _operations(summary: Summary) -> list[Row]:
+    parts = ("forward", "backward", "validation", "counterfactual")
+    return [
+        {"arm": name, "epochs": arm["epochs"], **{part: arm[part] / 1e6 for part in parts}, "all": arm["operations"] / 1e6}
+        for name, arm in summary["comparison"]["arms"].items()
+    ]
+
+
+def _pairs(summary: Summary) -> list[Row]:
+    return [
+        {
+            "first": pair["first"],
+            "second": pair["second"],
+            "score": _with_bounds(pair["score"]["difference"], "+"),
+            "operations x": pair["operations"],
+        }
+        for pair in summary["comparison"]["pairs"]
+    ]
+
+
+def _robust_pairs(summary: Summary) -> list[Row]:
+    return [
+        {
+            "first": pair["first"],
+            "second": pair["second"],
+            "IQM": _with_bounds(pair["score"]["iqm"], "+"),
+            "P(better)": _with_bounds(pair["score"]["improvement"], ""),
+        }
+        for pair in summary["comparison"]["pairs"]
+    ]
+
+
+def _test_pairs(summary: Summary) -> list[Row]:
+    return [
+        {
+            "first": pair["first"],
+            "second": pair["second"],
+            "test": _with_bounds(pair["test_accuracy"]["difference"], "+"),
+            "parameters x": pair["parameters"],
+        }
+        for pair in summary["comparison"]["pairs"]
+    ]
+
+
+def _members(summary: Summary) -> list[Row]:
+    return [
+        {"of hosts": " ".join(filter(None, [part["task"], part["field"], str(part["value"])])), "hosts": part["hosts"], **part["score"]}
+        for part in summary["comparison"]["members"]
+    ]
+
+
+def _with_bounds(found: dict[str, Any], sign: str) -> str:
+    text = f"{found['mean']:{sign}.2f}"
+    return text if found["low"] is None else f"{text} {bounds(found['low'], found['high'], f'{sign}.2f')}"
+
+
+# The page
+
+
+def make_page(summary: Summary) -> str:
+    """A page that stands by itself: the verdict, the fronts as plots, and the tables."""
+    from esper.karn.page import Section, charts, page, paragraph, table
+
+    about = [headline(summary), f"made by: {summary['command']}"]
+    sections = [
+        Section("Verdict", "".join(paragraph(text) for text in [*verdict(summary), *about])),
+        Section("Fronts", charts(_front(summary, "parameters"), _front(summary, "operations"))),
+    ]
+    sections += [Section(f"{title[0].upper()}{title[1:]}", table(rows)) for title, rows in tables(summary).items()]
+    return page("Comparison on " + join(summary["task"]), sections)
+
+
+def _front(summary: Summary, cost: str) -> str:
+    """Accuracy against what it costs, a point for each arm. No rent has to be believed in here."""
+    from esper.karn.charts import Series, points
+
+    series = []
+    for name, arm in summary["comparison"]["arms"].items():
+        found = arm["test_accuracy"]
+        ends = {} if found["low"] is None else {"low": [found["low"]], "high": [found["high"]]}
+        series.append(Series(name, [arm[cost]], [found["mean"]], labels=[name], **ends))
+    words = {"parameters": "parameters of the harvested network", "operations": "training operations of a host"}
+    front = " → ".join(summary["comparison"]["front"][cost])
+    return points(series, title=f"On the front: {front}", x_label=words[cost], y_label="test accuracy, points", log_x=True)

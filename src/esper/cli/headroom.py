@@ -1,0 +1,204 @@
+"""`esper headroom`: what there is to win on a family of hosts, before anything is taught: plans, searched, and chosen by the host."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import Any
+
+from esper.cli.files import add_files, check_files, write_file
+from esper.cli.flags import Parser, add_flags, changes
+from esper.cli.results import join, say
+from esper.cli.tables import Row, print_rows
+from esper.cli.watching import add_watching, asks_to_resume, resume_settings, watch
+from esper.leyline.config import load, replace_fields
+from esper.simic.statistics import bounds
+
+SHOWN_PLANS = 12
+"""The best plans, which are shown; all are in the summary."""
+ENOUGH = 1.0
+"""Points of adaptivity from which on a policy has something to learn."""
+
+EXAMPLES = """\
+examples:
+  esper headroom                                  the family of digits hosts; half an hour on two cores
+  esper headroom --task fashion --device cuda --html headroom.html
+  esper headroom --hosts 12 --searches 0          a first look
+  esper headroom --resume runs/digits-headroom-001
+
+The best single plan is written to plan.toml in the run folder: esper compare --plan FILE plays it as the arm `fixed`."""
+
+
+def main(argv: list[str]) -> int:
+    """Run the command with its own arguments."""
+    if asks_to_resume(argv):
+        return _resume(argv)
+    from esper.simic.runs.headroom_config import HeadroomConfig
+
+    arguments = _parser(HeadroomConfig, everything="--help-all" in argv).parse_args(argv)
+    check_files(arguments)
+    config = load(HeadroomConfig, arguments.config) if arguments.config is not None else HeadroomConfig()
+    config = replace_fields(config, changes(HeadroomConfig, arguments), source="esper headroom")
+    from esper.simic.runs.runner import start
+
+    command = shlex.join(["esper", "headroom", *argv])
+    return _report(watch(lambda **watching: start(config, arguments.run, command, **watching), arguments), arguments)
+
+
+def _resume(argv: list[str]) -> int:
+    parser = Parser(
+        prog="esper headroom --resume",
+        usage="esper headroom --resume RUN [OPTIONS]",
+        description="Go on with an interrupted search, to the same figures; or show a finished one again.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="the search to go on with")
+    add_files(parser, json="the scores of all plans on all hosts and all figures", html="a page with tables and plots")
+    add_watching(parser)
+    arguments, extra = parser.parse_known_args(argv)
+    check_files(arguments)
+    from esper.simic.runs.runner import resume
+    from esper.tolaria.storage.runs import read_run, read_summary
+
+    settings = resume_settings(arguments.resume, extra, "headroom")
+    if read_run(arguments.resume).status == "finished":
+        return _report({**read_summary(arguments.resume), "run": str(arguments.resume)}, arguments)
+    return _report(watch(lambda **watching: resume(arguments.resume, settings=settings, **watching), arguments), arguments)
+
+
+def _parser(config: type, everything: bool) -> Parser:
+    parser = Parser(
+        prog="esper headroom",
+        usage="esper headroom [OPTIONS]\n       esper headroom --resume RUN",
+        description="Look for what could be won by growing, and by deciding for each host: many plans on the same hosts, cross-fitted.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--help-all", action="help", help="also show every setting of training, gates and so on")
+    parser.add_argument("--run", type=Path, metavar="DIR", help="the run folder (default: a new one in runs/)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a config.toml to start from; flags override it")
+    add_files(parser, json="the scores of all plans on all hosts and all figures", html="a page with tables and plots")
+    add_watching(parser)
+    add_flags(parser, config, everything=everything)
+    return parser
+
+
+def _report(summary: dict[str, Any], arguments: argparse.Namespace) -> int:
+    """Say what came out, and write it down where that was asked for."""
+    print_headroom(summary)
+    if arguments.json is not None:
+        write_file(arguments.json, (Path(summary["run"]) / "summary.json").read_bytes())
+    if arguments.html is not None:
+        write_file(arguments.html, make_page(summary).encode())
+    print(f"best plan: {summary['run']}/plan.toml")
+    print(f"run folder: {summary['run']}")
+    return 0
+
+
+# What came out
+
+
+def print_headroom(summary: dict[str, Any]) -> None:
+    """All of it, for a terminal or a log."""
+    print()
+    for sentence in verdict(summary):
+        say(sentence)
+    for title, rows in tables(summary).items():
+        print()
+        say(title)
+        print_rows(rows, tuple(rows[0]), wrapped=[])
+    print()
+
+
+def verdict(summary: dict[str, Any]) -> list[str]:
+    """What was found, in sentences that the figures bear out."""
+    best, found, again = summary["best"], summary["adaptivity"], summary["repetitions"]
+    hosts = f"{summary['hosts']} hosts of {join(summary['task'])}, {summary['episodes']} episodes of {len(summary['plans'])} plans"
+    single = f"{best['score']['mean']:.2f} {bounds(best['score']['low'], best['score']['high'], '.2f')}"
+    lines = [
+        f"{hosts}; score is val accuracy of the harvested network in points, minus rent",
+        f"best single plan: {best['described']}, {single} on hosts that it was not chosen by",
+        f"a plan chosen for each host scores {_gain(found['before'])} more by what is known before it trains, {_gain(found['during'])} "
+        f"with what its first epochs show; in hindsight it would be {found['hindsight']:+.2f}, most of it luck",
+    ]
+    if again["std"] is not None:
+        lines.append(f"the same plan on the same kind of host, born anew, differs by a standard deviation of {again['std']:.2f} points")
+    needed = f"a difference of one point takes {found['hosts_needed_for_a_point']} hosts to see"
+    if found["during"]["low"] > 0 and found["during"]["mean"] >= ENOUGH:
+        lines.append(f"there is something to learn: {found['during']['mean']:.2f} points, which {found['hosts_needed']} hosts would show")
+    elif found["during"]["low"] > 0:
+        lines.append(f"there is a little to learn, less than a point; {found['hosts_needed']} hosts would show it")
+    else:
+        lines.append(f"nothing is to be won here by deciding for each host, as far as {summary['hosts']} hosts can tell; {needed}")
+    return lines
+
+
+def _gain(found: dict[str, Any]) -> str:
+    return f"{found['mean']:+.2f} {bounds(found['low'], found['high'])}"
+
+
+def tables(summary: dict[str, Any]) -> dict[str, list[Row]]:
+    """The best plans, and the best plan of each kind of host."""
+    plans = sorted(summary["plans"], key=lambda plan: -plan["score"])
+    wait = summary["plans"][0]
+    shown = plans[:SHOWN_PLANS] + ([] if wait in plans[:SHOWN_PLANS] else [wait])
+    rows: list[Row] = [
+        {
+            "plan": plan["described"],
+            "score": plan["score"],
+            "against wait [95 %]": _gain(plan["against_wait"]),
+            "val": plan["accuracy"],
+            "size x": plan["growth"],
+            "operations x": plan["operations"],
+        }
+        for plan in shown
+    ]
+    kinds: list[Row] = [
+        {"of hosts": f"{kind['field']} {kind['value']}", "hosts": kind["hosts"], "best plan": kind["best"], "score": kind["score"]}
+        | {"ahead": kind["ahead"]}
+        for kind in summary["kinds"]
+    ]
+    found = {f"the best of {len(plans)} plans; operations of training as multiples of those without growth": rows}
+    if kinds:
+        found["the best plan of each kind of host, in hindsight, and how far it is ahead of the best single one there"] = kinds
+    return found
+
+
+def make_page(summary: dict[str, Any]) -> str:
+    """A page that stands by itself: the verdict, the value of adaptivity as a plot, the front of plans, and the tables."""
+    from esper.karn.charts import Series, bars, points
+    from esper.karn.page import Section, charts, page, paragraph, table
+
+    found = summary["adaptivity"]
+    known = ["known before", "and first epochs", "hindsight"]
+    gains = [found["before"]["mean"], found["during"]["mean"], found["hindsight"]]
+    ends = {side: [found["before"][side], found["during"][side], found["hindsight"]] for side in ("low", "high")}
+    adaptive = bars(
+        known,
+        [Series("points over the best single plan", [0, 1, 2], gains, **ends)],
+        title="What choosing by the host is worth",
+        y_label="points",
+    )
+    plans = summary["plans"]
+    series = [Series("plans", [plan["growth"] for plan in plans], [plan["accuracy"] for plan in plans], labels=_named(plans))]
+    front = points(
+        series,
+        title="Every plan: accuracy against size",
+        x_label="parameters, times the host's",
+        y_label="val accuracy, points",
+        log_x=True,
+    )
+    sections = [
+        Section("What was found", "".join(paragraph(text) for text in [*verdict(summary), f"made by: {summary['command']}"])),
+        Section("Plots", charts(adaptive, front)),
+    ]
+    sections += [Section(f"{title[0].upper()}{title[1:]}", table(rows)) for title, rows in tables(summary).items()]
+    return page("Headroom on " + join(summary["task"]), sections)
+
+
+def _named(plans: list[dict[str, Any]]) -> list[str]:
+    """A word beside the best few plans, and beside none of the others."""
+    best = sorted(range(len(plans)), key=lambda plan: -plans[plan]["score"])[:4]
+    return [plan["described"] if number in best or number == 0 else "" for number, plan in enumerate(plans)]

@@ -1,0 +1,139 @@
+"""What it is worth to decide by the host: plans chosen for each host by what can be known of it, against the best single plan for all.
+
+Whatever is chosen by figures looks better in those figures than it is, so everything here is cross-fitted: a choice is made on some
+hosts and counted on others. The best plan of each host, in hindsight, is mostly luck; it is given as `hindsight` for comparison.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esper.simic.statistics import LEAST_HOSTS, Interval, interval
+
+Array = NDArray[np.float64]
+
+FOLDS, PARTITIONS = 8, 6
+"""Parts that hosts are split into, each judged by a choice made on the others; and how often anew, to average over luck."""
+STRENGTHS = (0.03, 0.3, 3.0, math.inf)
+"""Ridge penalties to choose from, in units of a feature's variance; the last leaves the best single plan."""
+RIVALS = 5
+"""Plans next to the best one."""
+SIGNIFICANCE, POWERED = 1.96, 0.84
+"""Quantiles of the normal distribution for a 95 % interval, and for a power of 80 %."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adaptivity:
+    """The outcome, in points of score; the means are over hosts."""
+
+    best: int
+    """The best single plan, by its mean over all hosts."""
+    single: Interval
+    """What the best single plan scores, chosen on other hosts than it is counted on."""
+    before: Interval
+    """How much more is scored by a plan chosen by what is known of a host before it trains."""
+    during: Interval
+    """The same by what its first epochs show as well."""
+    hindsight: float
+    """The same if the best plan of each host were known: luck included."""
+    spread: float
+    """Standard deviation over hosts of the difference between the plan chosen during training and the best single one."""
+    rivals: float
+    """The same between the best single plan and the next ones: how far apart two ways to decide are on a host."""
+    chosen: tuple[int, ...]
+    """For each host the plan that is chosen for it most often, during training."""
+
+
+def hosts_needed(spread: float, points: float) -> int | None:
+    """Hosts with which a comparison finds a difference of so many points in four of five cases, if it spreads so over hosts."""
+    return max(LEAST_HOSTS, math.ceil(((SIGNIFICANCE + POWERED) * spread / points) ** 2)) if points > 0 else None
+
+
+def adaptivity(scores: Array, before: Array, during: Array, seed: int = 0) -> Adaptivity:
+    """From the scores of plans on hosts, [hosts, plans], and what is known of the hosts, [hosts, features], before and while they train."""
+    hosts, plans = scores.shape
+    values = {name: np.zeros(hosts) for name in ("single", "before", "during")}
+    picks = np.zeros((hosts, plans))
+    known = {"before": before, "during": np.concatenate((before, during), axis=1)}
+    for partition in range(PARTITIONS):
+        for test, train in _folds(hosts, min(FOLDS, hosts), seed * PARTITIONS + partition):
+            values["single"][test] += scores[test, scores[train].mean(0).argmax()] / PARTITIONS
+            for name, features in known.items():
+                plan = chosen(scores[train], features[train], features[test], seed)
+                values[name][test] += scores[test, plan] / PARTITIONS
+                if name == "during":
+                    picks[test, plan] += 1
+    gains = {name: values[name] - values["single"] for name in known}
+    best = int(scores.mean(0).argmax())
+    return Adaptivity(
+        best=best,
+        single=interval(values["single"]),
+        before=interval(gains["before"]),
+        during=interval(gains["during"]),
+        hindsight=float(scores.max(1).mean() - scores[:, best].mean()),
+        spread=float(gains["during"].std(ddof=1)),
+        rivals=_rivals(scores, best),
+        chosen=tuple(int(plan) for plan in picks.argmax(1)),
+    )
+
+
+def _rivals(scores: Array, best: int) -> float:
+    """The median, over the next best plans, of how much their difference from the best one spreads over hosts."""
+    order = [plan for plan in np.argsort(-scores.mean(0), kind="stable") if plan != best][:RIVALS]
+    return float(np.median([(scores[:, plan] - scores[:, best]).std(ddof=1) for plan in order])) if order else 0.0
+
+
+def chosen(scores: Array, known: Array, asked: Array, seed: int = 0) -> NDArray[np.int64]:
+    """The plan for each host that is asked about, by what these hosts scored; how far features are trusted is itself cross-fitted."""
+    earned = dict.fromkeys(STRENGTHS, 0.0)
+    for test, train in _folds(len(scores), min(5, len(scores)), seed):
+        for strength in STRENGTHS:
+            earned[strength] += float(scores[test, _pick(scores[train], known[train], known[test], strength)].sum())
+    # Of two that are as good the one that trusts features less.
+    return _pick(scores, known, asked, max(STRENGTHS, key=lambda strength: (round(earned[strength], 9), strength)))
+
+
+def _pick(scores: Array, known: Array, asked: Array, strength: float) -> NDArray[np.int64]:
+    """The plan with the highest prediction for each host: kernel ridge regression of what each plan scores beside the others."""
+    mean = scores.mean(0)
+    if math.isinf(strength):
+        return np.full(len(asked), mean.argmax(), dtype=np.int64)
+    beside = scores - scores.mean(1, keepdims=True)  # how hard a host is says nothing about which plan suits it
+    centre, scale = known.mean(0), known.std(0)
+    first, second = ((each - centre) / np.where(scale > 0, scale, 1.0) for each in (known, asked))
+    similar = _kernel(first, first)
+    weights = np.linalg.solve(similar + strength * len(scores) ** 0.5 * np.eye(len(scores)), beside - beside.mean(0))
+    prediction = beside.mean(0) + _kernel(second, first) @ weights
+    return np.asarray(prediction.argmax(1), dtype=np.int64)
+
+
+def _kernel(first: Array, second: Array) -> Array:
+    """How alike hosts are: features and their products, so that a small host with high rent is a kind of its own."""
+    return (1.0 + first @ second.T / max(1, first.shape[1])) ** 2 - 1.0
+
+
+def _folds(hosts: int, parts: int, seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """For each part of the hosts, in a random order, its numbers and those of all others."""
+    order = np.random.default_rng([seed, hosts]).permutation(hosts)
+    split = np.array_split(order, parts)
+    return [(part, np.concatenate([other for other in split if other is not part])) for part in split]
+
+
+def encoded(values: Sequence[Sequence[object]]) -> Array:
+    """[hosts, features] of columns of plain values: few different ones become one feature each, many numbers one feature in order.
+
+    Columns in which all hosts are alike tell nothing and are left out.
+    """
+    columns: list[Array] = []
+    for column in zip(*values, strict=True):
+        different = sorted(set(column), key=repr)
+        if len(different) > 6 and all(isinstance(each, int | float) for each in different):
+            columns.append(np.asarray(column, dtype=np.float64))
+        elif len(different) > 1:
+            columns += [np.asarray([each == value for each in column], dtype=np.float64) for value in different]
+    return np.stack(columns, axis=1) if columns else np.zeros((len(values), 0))

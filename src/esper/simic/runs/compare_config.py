@@ -1,0 +1,174 @@
+"""The settings of a comparison, and who takes part in it. Free of torch, so that a command can show its help at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from esper.leyline.config import Count, NonNegativeInt, Range, check_ranges, from_mapping, read_toml
+from esper.leyline.errors import ConfigError, RunError, unknown
+from esper.leyline.seeds import Purpose
+from esper.simic.growth.config import MACHINE, ControllerRunConfig, GrowthConfig
+from esper.simic.runs.ppo_config import permissive, processes
+from esper.tamiyo import CONTROLLERS, FixedConfig, HeuristicConfig, RandomConfig
+from esper.tolaria.training.config import TrainingConfig
+
+STATIC_FINAL, STATIC_FLOPS, STATIC_LARGEST, SWEEP, TUNED = "static-final", "static-final-flops", "static-largest", "sweep", "tuned"
+BASELINES = ("wait", "random", "fixed", "heuristic", TUNED, STATIC_FINAL, STATIC_LARGEST, SWEEP)
+"""What policies can be compared with, in this order."""
+RESERVED = (*BASELINES, STATIC_FLOPS)
+"""Names of arms that no file can have."""
+POLICY_FILE, TUNED_FILE = "policy.safetensors", "best.toml"
+"""What is looked for in a run folder, in this order."""
+CHANGEABLE = ("workers", "checkpoint_every", *MACHINE)
+"""Settings that may be others when an interrupted comparison goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareConfig(GrowthConfig):
+    """Everything that decides a comparison. Written to config.toml, from which the same one starts again."""
+
+    kind: Literal["compare"] = "compare"
+    policies: tuple[str, ...] = ()
+    """Whom to compare: names of controllers, run folders, policy files, or TOML files with the settings of a controller."""
+    arms: tuple[str, ...] = ("wait",)
+    """Baselines to compare with: wait, random, fixed, heuristic, tuned, static-final, static-largest, sweep; or all."""
+    task: tuple[str, ...] = ("digits",)
+    """What hosts are trained on; of several tasks, each has all the seeds."""
+    seeds: Count = 200
+    """Host seeds, the same for every arm; they come from a range that nothing else uses."""
+    first: NonNegativeInt = 0
+    """How many seeds of that range are passed over first."""
+    tuned: Path | None = None
+    """A TOML file with a [heuristic] table, such as the best.toml of a search: the arm `tuned`."""
+    plan: Path | None = None
+    """A TOML file with a [fixed] table, such as the best plan of a search for headroom: what the arm `fixed` does."""
+    sizes: Annotated[int, Range(2, 64)] = 4
+    """Networks in a sweep, from the bare host to the largest."""
+    chunk: Count = 16
+    """Hosts that an arm plays at once; a checkpoint follows, so no more than these are lost. A GPU does well with 256."""
+    workers: Annotated[int, Range(1, 1024)] | None = None
+    """Processes that grow hosts; by default one for each core, on a GPU one for every 32 hosts, up to eight and half of the cores."""
+    control: bool = False
+    """Of no use here: the arm `wait` is every host without growth."""
+    checkpoint_every: Count = 1
+    """Rounds between checkpoints; a round is one arm on one chunk of hosts."""
+    training: TrainingConfig = field(default_factory=permissive)
+    heuristic: HeuristicConfig = field(default_factory=HeuristicConfig)
+    fixed: FixedConfig = field(default_factory=FixedConfig)
+    random: RandomConfig = field(default_factory=RandomConfig)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if not self.task:
+            raise ConfigError("'task' is empty; expected the name of a task, or several")
+        if self.control:
+            raise ConfigError("'control' is true; a comparison has the arm 'wait' in its place")
+
+    @property
+    def seed(self) -> int:
+        """The first host seed."""
+        return self.host_seeds[0]
+
+    @property
+    def host_seeds(self) -> range:
+        """The seeds that every arm plays."""
+        return Purpose.EXAMINATION.seeds(self.seeds, self.first)
+
+    @property
+    def baselines(self) -> tuple[str, ...]:
+        """The baselines that are asked for, in the order of BASELINES. Raises UnknownNameError for one that does not exist."""
+        for name in self.arms:
+            if name not in (*BASELINES, "all"):
+                raise unknown("arm", name, (*BASELINES, "all"))
+        if TUNED in self.arms and self.tuned is None:
+            raise ConfigError("the arm 'tuned' needs --tuned FILE: a TOML file with a [heuristic] table, which esper tune heuristic writes")
+        every = "all" in self.arms
+        wanted = {name for name in BASELINES if name in self.arms or (every and name != TUNED)} | ({TUNED} if self.tuned else set())
+        return tuple(name for name in BASELINES if name in wanted)
+
+    def processes(self, *, gpu: bool) -> int:
+        """In how many processes hosts grow."""
+        return processes(self.workers, min(self.chunk, self.seeds * len(self.task)), gpu=gpu)
+
+    def lasting(self) -> CompareConfig:
+        """This config with whatever may change put back to its default: the same for as long as the comparison goes on."""
+        fresh = CompareConfig()
+        return replace(self, **{name: getattr(fresh, name) for name in CHANGEABLE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """Somebody who decides: a policy by its file, or a controller with its settings."""
+
+    name: str
+    """Of the arm."""
+    policy: Path | None = None
+    controller: str = ""
+    settings: Any = None
+    source: Path | None = None
+    """The file that decides what it does; another content is another contender."""
+
+
+def contenders(config: CompareConfig) -> list[Contender]:
+    """The policies that were named, each under a name of its own. Controllers of plug-ins are registered before."""
+    if not config.policies:
+        raise ConfigError("no policy to compare; expected the name of a controller, a run folder or a policy file: esper compare heuristic")
+    found = [_contender(text, config) for text in config.policies]
+    names = [each.name for each in found]
+    clear = [names.count(each.name) == 1 and (each.source is None or each.name not in RESERVED) for each in found]
+    named = [each if is_clear else replace(each, name=text) for each, is_clear, text in zip(found, clear, config.policies, strict=True)]
+    for number, each in enumerate(named):
+        if each.name in [other.name for other in named[:number]]:
+            raise ConfigError(f"{each.name!r} is named twice; expected policies that differ")
+    return named
+
+
+def anchored(policy: str) -> str:
+    """A policy that is named by a path, with the path written in full, so that the comparison goes on from any folder."""
+    return policy if policy in CONTROLLERS or not Path(policy).exists() else str(Path(policy).absolute())
+
+
+def rule(name: str, config: CompareConfig) -> Contender:
+    """A controller by its name, with the settings that the comparison has for it."""
+    if name == "fixed" and config.plan is not None:
+        return from_table(config.plan, name, table=name)
+    settings = {"heuristic": config.heuristic, "fixed": config.fixed, "random": config.random}
+    return Contender(name=name, controller=name, settings=settings.get(name))
+
+
+def from_table(path: Path, name: str, table: str = "") -> Contender:
+    """The controller whose settings a TOML file has in a table of its name. table: which one it must be."""
+    content = read_toml(path)
+    if not table and "settings" in content:  # of a plug-in's controller, as a run under a controller has them
+        run = from_mapping(ControllerRunConfig, content, source=str(path))
+        if run.controller not in CONTROLLERS:
+            raise unknown("controller", run.controller, CONTROLLERS)
+        settings = from_mapping(CONTROLLERS[run.controller].config, run.controller_config() or {}, source=f"{path}: settings")
+        return Contender(name=name, controller=run.controller, settings=settings, source=path)
+    tables = [key for key, value in content.items() if key in CONTROLLERS and isinstance(value, dict)]
+    controller = content["controller"] if content.get("controller") in tables else table or (tables[0] if len(tables) == 1 else "")
+    if controller not in tables or (table and controller != table):
+        expected = f"a [{table}] table" if table else f"one table named after a controller: {', '.join(CONTROLLERS)}"
+        raise ConfigError(f"{path} has {f'the tables {sorted(tables)}' if tables else 'no settings of a controller'}; expected {expected}")
+    settings = from_mapping(CONTROLLERS[controller].config, content[controller], source=f"{path}: {controller}")
+    return Contender(name=name, controller=controller, settings=settings, source=path)
+
+
+def _contender(text: str, config: CompareConfig) -> Contender:
+    if text in CONTROLLERS:
+        return rule(text, config)
+    path = Path(text)
+    if path.is_dir():
+        for name in (POLICY_FILE, TUNED_FILE):
+            if (path / name).is_file():
+                return _from_file(path / name, path.name)
+        raise RunError(f"{path} holds no policy to compare; expected a run folder with a {POLICY_FILE} or a {TUNED_FILE}")
+    if path.suffix:
+        return _from_file(path, path.parent.name if path.name in (POLICY_FILE, TUNED_FILE) and path.parent.name else path.stem)
+    raise unknown("policy", text, CONTROLLERS)
+
+
+def _from_file(path: Path, name: str) -> Contender:
+    return from_table(path, name) if path.suffix == ".toml" else Contender(name=name, policy=path, source=path)

@@ -1,0 +1,396 @@
+"""The run that looks for headroom: many plans on the same hosts, and what it would be worth to choose among them by the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from esper.kasmina.blueprints import names
+from esper.leyline.actions import Decision
+from esper.leyline.codec import from_plain, to_plain
+from esper.leyline.config import to_toml
+from esper.leyline.errors import CheckpointError, unknown
+from esper.leyline.events import HostFinished, PlansPlayed
+from esper.leyline.files import replace_file
+from esper.leyline.score import score
+from esper.leyline.seeds import Purpose
+from esper.nissa import Hub
+from esper.simic.growth.environment import Environment, Start
+from esper.simic.growth.play import ControllerDecider, Play, Progress
+from esper.simic.growth.workers import environment
+from esper.simic.plugins import load_plugins, plugin_hashes
+from esper.simic.runs.adaptivity import adaptivity, encoded, hosts_needed
+from esper.simic.runs.headroom_config import HeadroomConfig
+from esper.simic.runs.work import machine, run_started, versions
+from esper.simic.statistics import interval
+from esper.tamiyo import FixedConfig, Observation, make
+from esper.tolaria.tasks import get as get_task
+from esper.tolaria.training.device import device_named
+from esper.tolaria.training.engine import choose
+
+PLAN_FILE = "plan.toml"
+"""In the run folder: the best single plan, for `--config` and comparisons."""
+FIRST_HOST, FIRST_REPEAT = 300_000, 400_000
+"""Where its hosts are among the development seeds, and those that are born anew; each seed of a search has 1,000 of them."""
+LOOK = 3
+"""The epoch after which what a host has shown so far counts as known."""
+REPEATED_PLANS = 3
+"""The best plans, which are repeated."""
+UNKNOWN = ("label_noise",)
+"""What nobody knows of a host beforehand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """One plan on one host."""
+
+    plan: int
+    host: int
+    repeat: int
+    score: float
+    accuracy: float
+    growth: float
+    """Parameters of what was harvested over the host's."""
+    flops: float
+    """Operations in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A plan to be played on a host."""
+
+    plan: int
+    host: int
+    repeat: int = 0
+
+
+class Watching(ControllerDecider):
+    """Plans, one for each host; what the host of a plan that waits shows in its first epochs is noted."""
+
+    def __init__(self, plans: Sequence[FixedConfig], look: Sequence[int]) -> None:
+        super().__init__([make("fixed", plan) for plan in plans])
+        self.plans, self.look = plans, look
+        self.seen: dict[int, list[float]] = {}
+
+    def decide(self, seen: Mapping[int, Observation]) -> dict[int, Decision]:
+        """Ask each plan, and note what is to be noted."""
+        for place, observation in seen.items():
+            report = observation.report
+            if self.plans[place] == WAITING and report.epoch <= self.look[place]:
+                self.seen[place] = [report.train_accuracy, report.val_accuracy, report.train_loss, report.val_loss]
+        return super().decide(seen)
+
+
+WAITING = FixedConfig(seeds=0)
+
+
+class HeadroomRun:
+    """Plans and hosts, a chunk of episodes a round: the basic plans, then those that are proposed, then repetitions.
+
+    hub: takes the events. folder: the run folder, where the best plan is written.
+    """
+
+    def __init__(self, config: HeadroomConfig, hub: Hub, command: str = "", folder: Path | None = None) -> None:
+        self.config, self.hub, self.command, self.folder = config, hub, command, folder
+        load_plugins(config.plugins)
+        self.devices = [device_named(name) for name in config.every_device]
+        self.choice = choose(config.engine, config.training, self.devices[0])
+        self.gpu = self.devices[0].type == "cuda"
+        first = Purpose.DEVELOPMENT.first + FIRST_HOST + config.seed * 1_000
+        self.starts = [Start(config.task[i % len(config.task)], first + i) for i in range(config.hosts)]
+        self.members = [config.member_for(get_task(start.task).family, start.seed) for start in self.starts]
+        self.plans = self._basic()
+        self.stage, self.round = 0, 0
+        self.played: list[Played] = []
+        self.shown: dict[int, list[float]] = {}
+        """By host, what it showed before anything grew."""
+        self.jobs = self._all(range(len(self.plans)))
+        """What is left of the present stage."""
+        self.engines: list[dict[str, Any]] = []
+        self._environment: Environment | None = None
+
+    def _all(self, plans: Iterable[int]) -> list[Job]:
+        """These plans on every host, hosts that are alike next to each other: they end together, and a fleet has many of them."""
+        alike = [(start.task, member.epochs, repr(member)) for start, member in zip(self.starts, self.members, strict=True)]
+        numbers = sorted(range(self.config.hosts), key=alike.__getitem__)
+        return [Job(plan, host) for host in numbers for plan in plans]
+
+    # Plans
+
+    def _basic(self) -> list[FixedConfig]:
+        """Waiting, and each blueprint at the first, the middle and the last slot, and at all of them."""
+        plans = [WAITING]
+        for blueprints in self._blueprints():
+            one = FixedConfig(blueprints=blueprints, first=1, period=3, tempo=3)
+            plans += [replace(one, places=places) for places in ((0.0,), (0.5,), (1.0,), (0.0, 0.5, 1.0))]
+        return plans
+
+    def _blueprints(self) -> list[tuple[str, ...]]:
+        """What can grow: for tasks of several topologies one of each, in the order of their size."""
+        topologies = dict.fromkeys(self._topology(task) for task in self.config.task)
+        known = {name for topology in topologies for name in names(topology)}
+        for name in self.config.blueprints:
+            if name not in known:
+                raise unknown("blueprint", name, known)
+        wanted = self.config.blueprints or tuple(known)
+        lists = [found for topology in topologies if (found := [name for name in names(topology) if name in wanted])]
+        longest = max(map(len, lists))
+        return [tuple(dict.fromkeys(each[min(i, len(each) - 1)] for each in lists)) for i in range(longest)]
+
+    def _topology(self, task: str) -> Any:
+        from esper.kasmina import Growable
+
+        found = get_task(task)
+        member = self.config.member_for(found.family, self.starts[0].seed)
+        host, slots = found.make_host(member, found.classes)
+        model = Growable(host, slots, found.example(member))
+        return next(iter(model.slots.values())).place.shape.topology
+
+    def _near(self, plan: FixedConfig) -> Iterator[FixedConfig]:
+        """Plans that differ from one in a single respect: a place more or fewer, another blueprint, a later start, the same again."""
+        places = plan.places
+        for place in (0.5, 0.0, 1.0):
+            if places and (places.count(place) == 0):
+                yield replace(plan, places=(*places, place))
+        for place in places if len(places) > 1 else ():
+            yield replace(plan, places=tuple(each for each in places if each != place))
+        for blueprints in self._blueprints():
+            if places and blueprints != plan.blueprints:
+                yield replace(plan, blueprints=blueprints)
+        if places and plan.first < 5:
+            yield replace(plan, first=plan.first + 4)
+
+    def _propose(self) -> list[FixedConfig]:
+        """Plans that nobody tried yet, near those that did best: on average, and in turn near those that add most for some hosts."""
+        table = self._table()
+        means = table.mean(0)
+        best = int(means.argmax())
+        added = np.maximum(table - table[:, [best]], 0.0).mean(0)
+        order = [int(plan) for pair in zip(np.argsort(-means), np.argsort(-added), strict=True) for plan in pair]
+        found: list[FixedConfig] = []
+        queues = [self._near(self.plans[plan]) for plan in dict.fromkeys(order)]
+        while queues and len(found) < self.config.proposals:
+            for queue in list(queues):
+                new = next((plan for plan in queue if plan not in self.plans and plan not in found), None)
+                if new is None:
+                    queues.remove(queue)
+                elif len(found) < self.config.proposals:
+                    found.append(new)
+        return found
+
+    def _table(self) -> Any:
+        """float64 [hosts, plans]: the scores of everything that was played once."""
+        table = np.full((self.config.hosts, len(self.plans)), math.nan)
+        for each in self.played:
+            if each.repeat == 0:
+                table[each.host, each.plan] = each.score
+        return table
+
+    # Running
+
+    @property
+    def rounds(self) -> int:
+        """Rounds in all, as far as can be foreseen."""
+        ahead = (self.config.searches - self.stage) * self.config.proposals * self.config.hosts if self.stage < self.config.searches else 0
+        if self.stage <= self.config.searches:
+            ahead += min(self.config.repeated, self.config.hosts) * REPEATED_PLANS * (self.config.repeats - 1)
+        return self.round + math.ceil((len(self.jobs) + ahead) / self.config.side_by_side(gpu=self.gpu))
+
+    @property
+    def done(self) -> bool:
+        """Whether every stage is over."""
+        return not self.jobs and self.stage > self.config.searches
+
+    def begin(self) -> None:
+        """Tell what begins, or goes on."""
+        config = self.config
+        about: dict[str, float | int | str] = {"round": self.round, "plans": len(self.plans), "workers": config.processes(gpu=self.gpu)}
+        about |= machine(self.choice, self.devices)
+        started = run_started(self.command, config, task=",".join(config.task), hosts=config.hosts, rounds=self.rounds, **about)
+        self.hub.emit(started)
+
+    @property
+    def environment(self) -> Environment:
+        """The hosts' environment, made when it is first needed."""
+        if self._environment is None:
+            workers = self.config.processes(gpu=self.gpu)
+            self._environment = environment(self.config, workers if workers > 1 else 0)
+            self._environment.load_engines(self.engines)
+        return self._environment
+
+    def run_round(self, progress: Progress | None = None) -> None:
+        """One chunk of episodes; then, if the stage is over, what the next one takes."""
+        size = self.config.side_by_side(gpu=self.gpu)
+        now, self.jobs = self.jobs[:size], self.jobs[size:]
+        decider = Watching([self.plans[job.plan] for job in now], [min(LOOK, self.members[job.host].epochs) for job in now])
+        starts = [self._start(job) for job in now]
+        for place, result in enumerate(Play(self.environment, decider, starts).through(progress)):
+            self._note(now[place], result)
+            if now[place].repeat == 0 and place in decider.seen:
+                self.shown[now[place].host] = decider.seen[place]
+        self.engines = self.environment.engines()
+        self.round += 1
+        while not self.jobs and self.stage <= self.config.searches:
+            self.stage += 1
+            self.jobs = self._next_stage()
+        best, reached = self._best_so_far()
+        self.hub.emit(PlansPlayed(episodes=len(self.played), plans=len(self.plans), best=best, score=reached))
+
+    def _best_so_far(self) -> tuple[str, float]:
+        table = self._table()
+        whole = [plan for plan in range(len(self.plans)) if not np.isnan(table[:, plan]).any()]
+        if not whole:
+            return "", 0.0
+        best = max(whole, key=lambda plan: float(table[:, plan].mean()))
+        return described(self.plans[best]), float(table[:, best].mean())
+
+    def _start(self, job: Job) -> Start:
+        start = self.starts[job.host]
+        if not job.repeat:
+            return start
+        seed = Purpose.DEVELOPMENT.first + FIRST_REPEAT + self.config.seed * 1_000 + job.host + 10_000 * (job.repeat - 1)
+        return replace(start, seed=seed, member_of=start.seed)
+
+    def _note(self, job: Job, result: HostFinished) -> None:
+        reached = score(result.val_accuracy, result.parameters, result.host_parameters, result.rent)
+        growth, flops = result.parameters / result.host_parameters, float(sum(result.flops.values()))
+        where = {"plan": job.plan, "host": job.host, "repeat": job.repeat}
+        self.played.append(Played(**where, score=reached, accuracy=result.val_accuracy, growth=growth, flops=flops))
+
+    def _next_stage(self) -> list[Job]:
+        """What the stage that begins now plays: proposals while there are searches, then repetitions."""
+        if self.stage <= self.config.searches:
+            first = len(self.plans)
+            self.plans += self._propose()
+            return self._all(range(first, len(self.plans)))
+        best = np.argsort(-self._table().mean(0))[:REPEATED_PLANS]
+        hosts = range(min(self.config.repeated, self.config.hosts))
+        return [Job(int(plan), host, repeat) for repeat in range(1, self.config.repeats) for plan in best for host in hosts]
+
+    # What came out
+
+    def end(self) -> dict[str, Any]:
+        """The figures, and the best single plan as a file. No wall-clock times, so that equal searches have equal summaries."""
+        table = self._table()
+        found = adaptivity(table, self._known(), self._seen(), self.config.seed)
+        best = self.plans[found.best]
+        if self.folder is not None:
+            text = f"# the best single plan of {self.command or 'a search for headroom'}\n[fixed]\n{to_toml(best)}"
+            replace_file(self.folder / PLAN_FILE, text.encode())
+        return {
+            "command": self.command,
+            "task": list(self.config.task),
+            "seed": self.config.seed,
+            "versions": versions(),
+            "hosts": self.config.hosts,
+            "episodes": len(self.played),
+            "plans": [self._plan_row(plan, table) for plan in range(len(self.plans))],
+            "best": {"plan": found.best, "described": described(best), "score": asdict(found.single)},
+            "adaptivity": {
+                "before": asdict(found.before),
+                "during": asdict(found.during),
+                "hindsight": found.hindsight,
+                "spread": found.spread,
+                "rivals": found.rivals,
+                "hosts_needed": hosts_needed(found.spread, found.during.mean),
+                "hosts_needed_for_a_point": hosts_needed(found.rivals, 1.0),
+            },
+            "repetitions": self._repetitions(),
+            "kinds": self._kinds(table),
+            "rows": [
+                {"task": start.task, "seed": start.seed, "chosen": found.chosen[host], "scores": table[host].tolist()}
+                for host, start in enumerate(self.starts)
+            ],
+        }
+
+    def _plan_row(self, plan: int, table: Any) -> dict[str, Any]:
+        once = [each for each in self.played if each.plan == plan and each.repeat == 0]
+        mean = {name: float(np.mean([getattr(each, name) for each in once])) for name in ("score", "accuracy", "growth", "flops")}
+        waiting = float(np.mean([each.flops for each in self.played if each.plan == 0 and each.repeat == 0]))
+        against, operations = asdict(interval(table[:, plan] - table[:, 0])), mean["flops"] / waiting
+        return {"plan": plan, "described": described(self.plans[plan]), **mean, "operations": operations, "against_wait": against}
+
+    def _known(self) -> Any:
+        """What is known of each host before it trains."""
+        rows = [[start.task, *_features(asdict(member))] for start, member in zip(self.starts, self.members, strict=True)]
+        return encoded(rows)
+
+    def _seen(self) -> Any:
+        return np.asarray([self.shown[host] for host in range(self.config.hosts)], dtype=np.float64)
+
+    def _repetitions(self) -> dict[str, Any]:
+        """The spread between repetitions of one plan on one kind of host, which no decision explains."""
+        again: dict[tuple[int, int], list[float]] = {}
+        for each in self.played:
+            again.setdefault((each.plan, each.host), []).append(each.score)
+        variances = [float(np.var(scores, ddof=1)) for scores in again.values() if len(scores) > 1]
+        return {"pairs": len(variances), "std": math.sqrt(float(np.mean(variances))) if variances else None}
+
+    def _kinds(self, table: Any) -> list[dict[str, Any]]:
+        """For each value of what differs between hosts: how many have it, the plan that is best for them, and how much it is ahead there.
+
+        In hindsight, to look at; what it is worth is said by `adaptivity`.
+        """
+        best, rows = int(table.mean(0).argmax()), []
+        fields = {"task": [start.task for start in self.starts]}
+        fields |= {name: [getattr(member, name) for member in self.members] for name in asdict(self.members[0])}
+        for name, values in fields.items():
+            for value in sorted(set(values), key=repr) if len(set(values)) > 1 else ():
+                mine = table[[each == value for each in values]]
+                plan = int(mine.mean(0).argmax())
+                ahead = float(mine[:, plan].mean() - mine[:, best].mean())
+                row = {"hosts": len(mine), "best": described(self.plans[plan]), "score": float(mine[:, plan].mean()), "ahead": ahead}
+                rows.append({"field": name, "value": str(value), **row})
+        return rows
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._environment is not None:
+            self._environment.close()
+            self._environment = None
+
+    # Saving
+
+    def state(self) -> dict[str, Any]:
+        """Everything between two rounds."""
+        return {
+            "config": to_toml(self.config.lasting()),
+            "plugins": plugin_hashes(self.config.plugins),
+            "round": self.round,
+            "stage": self.stage,
+            "plans": [to_plain(plan) for plan in self.plans],
+            "jobs": [to_plain(job) for job in self.jobs],
+            "played": [to_plain(each) for each in self.played],
+            "shown": {str(host): values for host, values in self.shown.items()},
+            "engines": self.engines,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, bit for bit."""
+        if state["config"] != to_toml(self.config.lasting()):
+            raise CheckpointError("the checkpoint was written under another config than the run's config.toml")
+        plugin_hashes(self.config.plugins, state["plugins"])
+        self.round, self.stage, self.engines = state["round"], state["stage"], state["engines"]
+        self.plans = [from_plain(FixedConfig, each) for each in state["plans"]]
+        self.jobs = [from_plain(Job, each) for each in state["jobs"]]
+        self.played = [from_plain(Played, each) for each in state["played"]]
+        self.shown = {int(host): list(values) for host, values in state["shown"].items()}
+
+
+def described(plan: FixedConfig) -> str:
+    """A plan in a few words."""
+    if plan == WAITING:
+        return "wait"
+    where = {0.0: "first", 0.5: "middle", 1.0: "last"}
+    places = "+".join(where.get(place, f"{place:g}") for place in plan.places) or f"{plan.seeds} spread evenly"
+    late = f" from epoch {plan.first}" if plan.first > 1 else ""
+    return f"{'/'.join(plan.blueprints)} {places}{late}"
+
+
+def _features(member: Mapping[str, Any]) -> list[Any]:
+    return [tuple(value) if isinstance(value, list) else value for name, value in member.items() if name not in UNKNOWN]
