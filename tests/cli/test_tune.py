@@ -27,7 +27,8 @@ from esper.tolaria.storage.runs import read_run
 
 GATES = "--no-training.gates.strict --training.gates.min-training-epochs 1 --training.gates.min-gradient-health 0"
 HOSTS = f"--run run --quiet {GATES} --fix widths=[2,2] kernel=3 train_size=96 batch=48 rent=100"
-TUNE = f"tune fixed --over seeds=0..3 --member standard --epochs 4 --budget 110 --hosts 2 --fresh 6 --workers 1 --at-once 2 {HOSTS}"
+SEARCHED = "--over seeds=0..3 --fixed.first 1 --fixed.period 1 --budget 150 --hosts 2 --fresh 6"
+TUNE = f"tune fixed {SEARCHED} --member standard --epochs 7 --workers 1 --together 2 {HOSTS}"
 SWEEP = f"sweep heuristic --controller fixed --over fixed.seeds=1,0 --hosts 1 --epochs 24 --no-control --checkpoint-every 1 {HOSTS}"
 
 
@@ -68,8 +69,12 @@ def test_a_search_that_is_killed_goes_on_to_the_same_figures(alone: Path, tmp_pa
     assert read_run(tmp_path / "run").status == "interrupted"
     with chdir(tmp_path):
         assert main(["tune", "--resume", "run", "--quiet", "--json", "figures.json"]) == 0
+        assert main(["tune", "--resume", "run", "--html", "page.html"]) == 0, "a finished one is shown again"
     assert_same(tmp_path / "run", alone / "tune" / "run")
     assert (tmp_path / "figures.json").read_text() == (alone / "tune" / "run" / "summary.json").read_text()
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<svg") == 2
+    assert "the best of many is flattered" in page
 
 
 def test_ctrl_c_within_a_point_of_a_sweep_says_how_to_go_on(alone: Path, tmp_path: Path) -> None:
@@ -82,7 +87,8 @@ def test_ctrl_c_within_a_point_of_a_sweep_says_how_to_go_on(alone: Path, tmp_pat
     assert told, errors
     assert read_run(tmp_path / "run").status == "interrupted"
     with chdir(tmp_path):
-        assert main(["sweep", "--resume", "run", "--quiet"]) == 0
+        assert main(["sweep", "--resume", "run", "--quiet", "--html", "page.html"]) == 0
+    assert (tmp_path / "page.html").read_text().count("<svg") == 1, "a plot for each setting that is a number"
     for place in ("", "points/001", "points/002"):
         assert_same(tmp_path / "run" / place, alone / "sweep" / "run" / place)
 
@@ -117,7 +123,7 @@ def test_help_needs_no_torch_and_names_what_can_be_set() -> None:
         ("tune heuristic --method optunna", "'method' must be one of 'random', 'optuna'"),
         ("tune heuristic --space {empty}/none.toml", "no config file at {empty}/none.toml"),
         ("tune heuristic --space {bad}", "{bad}: 'tempo' is 3; expected a text"),
-        ("tune heuristic --json {empty}/none/x.json", "there is no folder {empty}/none"),
+        ("tune heuristic --json {empty}/none/x.json", "x.json cannot be written: there is no folder"),
         ("tune heuristic --controller fixed", "unknown argument '--controller'"),
         ("tune --resume {empty}", "{empty} is not a run: it has no run.json"),
         ("sweep", "what to sweep is missing: esper sweep heuristic|ppo"),
@@ -186,14 +192,15 @@ def test_the_verdict_is_what_the_interval_bears_out() -> None:
     def verdict(low: float | None, high: float | None) -> str:
         difference = {"pairs": 40, "mean": 0.5, "low": low, "high": high, "wins": 20}
         fresh = {"hosts": 40, "difference": difference, "in_the_search": {"hosts": 8, "difference": 2.0}, "flattered_by": 1.5}
-        return "\n".join(search_verdict({"fresh": fresh, "best": {"trial": 7}}))
+        return "\n".join(search_verdict({"fresh": fresh, "best": {"trial": 7}, "spent": 90, "budget": 100}))
 
     assert "it does better than the present settings" in verdict(0.1, 0.9)
     assert "it does worse than the present settings: keep those" in verdict(-0.9, -0.1)
     assert "it cannot be told apart from the present settings" in verdict(-0.1, 0.9)
     assert "too few hosts for an interval" in verdict(None, None)
     assert "by +2.00 points on 8 hosts; the best of many is flattered, by +1.50 points here" in verdict(0.1, 0.9)
-    assert search_verdict({"fresh": None}) == ["nothing came out better than the present settings: keep them"]
+    nothing = search_verdict({"fresh": None, "spent": 90, "budget": 100})
+    assert nothing[-1] == "nothing came out better than the present settings: keep them"
 
 
 def test_the_picture_shows_who_is_ahead() -> None:

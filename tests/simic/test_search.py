@@ -19,6 +19,7 @@ from esper.leyline.space import read_space
 from esper.nissa import Hub, read_events
 from esper.simic.growth.config import ControllerRunConfig
 from esper.simic.plugins import REGISTERS
+from esper.simic.runs.compare_config import CompareConfig, contenders
 from esper.simic.runs.drawing import optuna_point, random_points
 from esper.simic.runs.halving import largest_plan, plan
 from esper.simic.runs.runner import resume, start
@@ -71,7 +72,7 @@ def quick(**values: Any) -> SearchConfig:
         "budget": 240,
         "hosts": 2,
         "fresh": 6,
-        "at_once": 5,
+        "together": 5,
         "workers": 1,
     }
     return SearchConfig(**{**usual, **values})
@@ -100,6 +101,7 @@ def test_the_best_is_found_and_holds_on_fresh_hosts(found: tuple[Path, dict[str,
     best = load(ControllerRunConfig, run / "best.toml")
     assert best.controller == "fixed"
     assert best.fixed == FixedConfig(first=1, period=1, **search["best"]["values"])
+    assert best.training.gates == HASTY.gates, "under which it was found"
     assert (run / "best.toml").read_text().startswith("# From: a search\n")
 
 
@@ -163,6 +165,8 @@ def test_a_controller_of_a_plug_in_is_searched_and_its_best_settings_are_run(
     assert main(["train", "heuristic", "--config", "found/best.toml", "--hosts", "1", "--no-control", "--run", "grown", *common]) == 0
     (host,) = json.loads(Path("grown/summary.json").read_text())["hosts"]
     assert (host["controller"], host["germinated"]) == ("sower", 0)
+    (compared,) = contenders(CompareConfig(policies=("found",)))
+    assert (compared.controller, compared.settings.seeds) == ("sower", 0)
     assert main(["runs", "."]) == 0
     assert "on 6 fresh hosts" in capsys.readouterr().out
 
@@ -191,8 +195,8 @@ def test_how_many_hosts_are_played_at_once_and_in_how_many_processes_changes_not
     tmp_path: Path,
 ) -> None:
     few, many = (
-        start(quick(epochs=2, budget=90, at_once=at_once, workers=workers), tmp_path / str(workers), "a search")["search"]
-        for at_once, workers in ((3, 1), (16, 2))
+        start(quick(epochs=2, budget=90, together=together, workers=workers), tmp_path / str(workers), "a search")["search"]
+        for together, workers in ((3, 1), (16, 2))
     )
     assert few == many
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from esper.cli.files import add_files, check_files, write_file
 from esper.cli.flags import Parser, add_flags, changes
-from esper.cli.searches import pairs, print_sweep
+from esper.cli.searches import print_sweep, sweep_page
 from esper.cli.train import METHODS
 from esper.cli.watching import add_watching, asks_to_resume, resume_settings, watch
 from esper.leyline.config import load, replace_fields
@@ -18,6 +18,8 @@ from esper.leyline.errors import ConfigError, unknown
 
 SWEPT = {"heuristic": "run", "ppo": "learn"}
 """The methods of `esper train` that can be swept, each with the field of SweepConfig that has its config."""
+
+FIGURES, PAGE = "what came out, all of it, as JSON", "a page with tables and plots"
 
 ABOUT = """\
 usage: esper sweep METHOD --over KEY=VALUES [KEY=VALUES ...] [OPTIONS]
@@ -58,28 +60,45 @@ def main(argv: list[str]) -> int:
     from esper.simic.runs.runner import start
     from esper.simic.runs.sweep_config import SweepConfig
 
-    given = {"over": pairs(arguments.over, "--over"), "points": arguments.points}
+    given = {"over": pairs(arguments.over), "points": arguments.points}
     config = replace_fields(SweepConfig(**{SWEPT[name]: method}), given, source="esper sweep")
     command = shlex.join(["esper", "sweep", *argv])
-    return _report(lambda **watching: start(config, arguments.run, command, **watching), arguments)
+    return _report(watch(lambda **watching: start(config, arguments.run, command, **watching), arguments), arguments)
+
+
+def pairs(items: Sequence[str]) -> dict[str, str]:
+    """What varies, as a person types it. Raises ConfigError for what is no pair, and for a key that is named twice."""
+    found: dict[str, str] = {}
+    for item in items:
+        key, equals, text = item.partition("=")
+        key = key.replace("-", "_")  # flags have hyphens
+        if not equals:
+            raise ConfigError(f"--over: {item!r} is not a pair; expected KEY=VALUES")
+        if key in found:
+            raise ConfigError(f"--over: {key!r} is there twice; expected each key once")
+        found[key] = text
+    return found
 
 
 def _resume(argv: list[str]) -> int:
     parser = Parser(
         prog="esper sweep --resume",
         usage="esper sweep --resume RUN [OPTIONS]",
-        description="Go on with an interrupted sweep, bit for bit: points that are done are kept, the interrupted one goes on.",
+        description="Go on with an interrupted sweep, to the same figures; or show a finished one again.",
         allow_abbrev=False,
     )
     parser.add_argument("--resume", type=Path, metavar="RUN", help="the sweep to go on with")
-    add_files(parser, json="all figures")
+    add_files(parser, json=FIGURES, html=PAGE)
     add_watching(parser)
     arguments = parser.parse_args(argv)
     check_files(arguments)
     from esper.simic.runs.runner import resume
+    from esper.tolaria.storage.runs import read_run, read_summary
 
-    resume_settings(arguments.resume, [], "sweep")
-    return _report(lambda **watching: resume(arguments.resume, **watching), arguments)
+    resume_settings(arguments.resume, [], "sweep")  # the points have their own
+    if read_run(arguments.resume).status == "finished":
+        return _report({**read_summary(arguments.resume), "run": str(arguments.resume)}, arguments)
+    return _report(watch(lambda **watching: resume(arguments.resume, **watching), arguments), arguments)
 
 
 def _parser(name: str, config: type, everything: bool) -> Parser:
@@ -98,15 +117,17 @@ def _parser(name: str, config: type, everything: bool) -> Parser:
     parser.add_argument("--points", type=int, metavar="N", help=drawn)
     parser.add_argument("--run", type=Path, metavar="DIR", help="the run folder (default: a new one in runs/)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a config.toml of the method to start from; flags override it")
-    add_files(parser, json="all figures")
+    add_files(parser, json=FIGURES, html=PAGE)
     add_watching(parser)
     add_flags(parser, config, everything=everything, without=("test",))
     return parser
 
 
-def _report(run: Callable[..., dict[str, Any]], arguments: argparse.Namespace) -> int:
-    summary = watch(run, arguments)
+def _report(summary: dict[str, Any], arguments: argparse.Namespace) -> int:
+    """Say what came out, and write it down where that was asked for."""
     print_sweep(summary)
     if arguments.json is not None:
         write_file(arguments.json, (Path(summary["run"]) / "summary.json").read_bytes())
+    if arguments.html is not None:
+        write_file(arguments.html, sweep_page(summary).encode())
     return 0

@@ -47,7 +47,7 @@ def resume_settings(run: Path, extra: list[str], command: str) -> dict[str, Any]
     read_run(run)
     config = read_config(run / "config.toml")
     if command_of(config) != command:
-        raise RunError(f"{run} is not a run of esper {command}; {go_on(run)}")
+        raise RunError(f"{run} is not a run of esper {command}; {go_on(config, run)}")
     if not extra:
         return {}
     parser = Parser(prog=f"esper {command} --resume", allow_abbrev=False)

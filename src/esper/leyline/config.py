@@ -83,12 +83,12 @@ def to_mapping(config: DataclassInstance) -> dict[str, Any]:
 def to_toml(config: DataclassInstance, table: str = "") -> str:
     """The config as TOML text that `load` reads back to an equal object. Raises ConfigError for a value that TOML cannot say.
 
-    table: the name of a table to write it as, for a file that holds more than this config.
+    table: the dotted name of a table to write it as, for a file that holds more than this config.
     """
     codec = codec_of(type(config), Dialect.SETTINGS)
     lines: list[str] = []
     try:
-        _write_table(lines, (table,) if table else (), codec.write(codec.read(config)))
+        _write_table(lines, tuple(table.split(".")) if table else (), codec.write(codec.read(config)))
     except Mismatch as error:
         raise ConfigError(f"{type(config).__name__}: {error}") from error
     text = "\n".join(lines).lstrip("\n") + "\n"

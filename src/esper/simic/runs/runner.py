@@ -154,9 +154,9 @@ def command_of(config: Config) -> str:
     return config.kind if config.kind in COMMANDS else "train"
 
 
-def go_on(run: Path) -> str:
+def go_on(config: Config, run: Path) -> str:
     """How to go on with a run, for a message."""
-    return "go on with: " + shlex.join(["esper", command_of(read_config(run / "config.toml")), "--resume", str(run)])
+    return "go on with: " + shlex.join(["esper", command_of(config), "--resume", str(run)])
 
 
 def read_config(path: Path) -> Config:
@@ -267,7 +267,7 @@ def _loop(
         if work.round > before and (work.round % config.checkpoint_every == 0 or work.round >= work.rounds or stop.asked):
             _save(folder, store, hub, work)
         if stop.asked and not work.done:
-            raise Interrupted(f"stopped after {work.round} of {work.rounds}; {go_on(folder.path)}")
+            raise Interrupted(f"stopped after {work.round} of {work.rounds}; {go_on(config, folder.path)}")
     summary = work.end()
     hub.emit(RunFinished(outcome="finished"))
     hub.flush(fsync=True)

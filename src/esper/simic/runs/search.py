@@ -84,6 +84,7 @@ class SearchRun:
         load_plugins(config.plugins)
         task = get_task(config.task)
         self.devices = [device_named(name) for name in config.every_device]  # a mistake is told before any worker starts
+        self.gpu = self.devices[0].type == "cuda"
         self.choice = choose(config.engine, config.training, self.devices[0])
         torch.set_num_threads(config.threads or 1)
         if config.method == "optuna":
@@ -140,7 +141,7 @@ class SearchRun:
         for rung in self.plan.rungs:
             jobs.append(rung.trials * (rung.hosts - before))
             before = rung.hosts
-        return sum(-(-count // self.config.at_once) for count in (*jobs, 2 * len(self.plan.fresh)))
+        return sum(-(-count // self.config.side_by_side(gpu=self.gpu)) for count in (*jobs, 2 * len(self.plan.fresh)))
 
     @property
     def done(self) -> bool:
@@ -170,7 +171,7 @@ class SearchRun:
     def environment(self) -> Environment:
         """The hosts' environment, made when it is first needed: in this process, or in workers."""
         if self._environment is None:
-            workers = self.config.processes(gpu=self.devices[0].type == "cuda")
+            workers = self.config.processes(gpu=self.gpu)
             self._environment = environment(self.config, workers if workers > 1 else 0)
             self._environment.load_engines(self.engines)
         return self._environment
@@ -185,7 +186,7 @@ class SearchRun:
 
     def run_round(self, progress: Progress | None = None) -> None:
         """Play the next hosts."""
-        jobs = self._jobs()[: self.config.at_once]
+        jobs = self._jobs()[: self.config.side_by_side(gpu=self.gpu)]
         self._draw(max(trial for trial, _ in jobs))
         controllers = {trial: self.kind.factory(self.settings(self.trials[trial])) for trial, _ in jobs}
         decider = TrialDecider([controllers[trial] for trial, _ in jobs], [trial for trial, _ in jobs])
@@ -303,7 +304,8 @@ class SearchRun:
         else:
             values = {key: json.dumps(json.dumps(value)) for key, value in to_mapping(settings).items()}
             table = "".join(f"{line}\n" for line in ["[settings]", *(f"{key} = {value}" for key, value in values.items())])
-        text = "\n".join([*lines, "", f"controller = {json.dumps(name)}", "", table])
+        gates = to_toml(self.config.training.gates, table="training.gates")  # what was found was found under these
+        text = "\n".join([*lines, "", f"controller = {json.dumps(name)}", "", table, gates])
         try:
             replace_file(self.folder / BEST_FILE, text.encode())
         except OSError as error:

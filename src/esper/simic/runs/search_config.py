@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from esper.leyline.config import Count, NonNegativeInt, Range, check_ranges
 from esper.simic.growth.config import CARRIED_OUT, DecidedConfig, processes
+from esper.simic.runs.ppo_config import permissive
+from esper.tolaria.training.config import TrainingConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,22 +31,27 @@ class SearchConfig(DecidedConfig):
     """What is searched, in place of the usual space: KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=A,B,C."""
     seed: NonNegativeInt = 0
     """Of what is drawn; and the first host's seed, which the others follow."""
-    at_once: Count = 16
-    """Hosts that are played side by side between two checkpoints, of several trials if need be."""
+    together: Count | None = None
+    """Episodes side by side between two checkpoints, of several trials if need be; by default 16, on a GPU 256."""
     workers: Annotated[int, Range(1, 1024)] | None = None
     """Processes that grow hosts; by default one for each core, on a GPU one for every 32 hosts, up to eight and half of the cores."""
     member: Literal["standard", "family"] = "family"
     """Family: each host's seed draws its width, kernel, data, noise and budget. Standard: hosts differ in their weights and data order."""
     control: Literal[False] = False
     checkpoint_every: Count = 1
-    """Rounds, of so many hosts as are played at once, between checkpoints."""
+    """Rounds between checkpoints."""
+    training: TrainingConfig = field(default_factory=permissive)
 
     def __post_init__(self) -> None:
         check_ranges(self)
 
     def processes(self, *, gpu: bool) -> int:
         """In how many processes hosts grow."""
-        return processes(self.workers, self.at_once, gpu=gpu)
+        return processes(self.workers, self.side_by_side(gpu=gpu), gpu=gpu)
+
+    def side_by_side(self, *, gpu: bool) -> int:
+        """Episodes in a round."""
+        return self.together or (256 if gpu else 16)
 
     def lasting(self) -> SearchConfig:
         """This config with whatever may change put back to its default: the same for as long as a search goes on."""

@@ -129,7 +129,7 @@ class SweepRun:
             row |= figures(config, read_summary(path))
         except Interrupted as stopped:
             how = str(stopped).partition(";")[0]
-            raise Interrupted(f"point {number + 1} of {self.rounds} {how}; {runner.go_on(self.folder)}") from None
+            raise Interrupted(f"point {number + 1} of {self.rounds} {how}; {runner.go_on(self.config, self.folder)}") from None
         except LearningError as error:  # a setting under which nothing can be learned is an outcome as well
             row["failed"] = str(error)
         self.results.append(row)
