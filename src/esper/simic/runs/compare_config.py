@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from esper.leyline.config import Count, NonNegativeInt, Range, check_ranges, from_mapping, read_toml
 from esper.leyline.errors import ConfigError, RunError, unknown
 from esper.leyline.seeds import Purpose
-from esper.simic.growth.config import CARRIED_OUT, GrowthConfig, processes
+from esper.simic.growth.config import CARRIED_OUT, ControllerRunConfig, GrowthConfig, processes
 from esper.simic.runs.ppo_config import permissive
 from esper.tamiyo import CONTROLLERS, FixedConfig, HeuristicConfig, RandomConfig
 from esper.tolaria.training.config import TrainingConfig
@@ -141,6 +141,12 @@ def rule(name: str, config: CompareConfig) -> Contender:
 def from_table(path: Path, name: str, table: str = "") -> Contender:
     """The controller whose settings a TOML file has in a table of its name. table: which one it must be."""
     content = read_toml(path)
+    if not table and "settings" in content:  # of a plug-in's controller, as a run under a controller has them
+        run = from_mapping(ControllerRunConfig, content, source=str(path))
+        if run.controller not in CONTROLLERS:
+            raise unknown("controller", run.controller, CONTROLLERS)
+        settings = from_mapping(CONTROLLERS[run.controller].config, run.controller_config() or {}, source=f"{path}: settings")
+        return Contender(name=name, controller=run.controller, settings=settings, source=path)
     tables = [key for key, value in content.items() if key in CONTROLLERS and isinstance(value, dict)]
     controller = content["controller"] if content.get("controller") in tables else table or (tables[0] if len(tables) == 1 else "")
     if controller not in tables or (table and controller != table):
