@@ -141,11 +141,11 @@ def rule(name: str, config: CompareConfig) -> Contender:
 def from_table(path: Path, name: str, table: str = "") -> Contender:
     """The controller whose settings a TOML file has in a table of its name. table: which one it must be."""
     content = read_toml(path)
-    if not table and content.get("settings"):  # of a plug-in's controller, as a run under a controller has them
+    if not table and "settings" in content:  # of a plug-in's controller, as a run under a controller has them
         run = from_mapping(ControllerRunConfig, content, source=str(path))
         if run.controller not in CONTROLLERS:
             raise unknown("controller", run.controller, CONTROLLERS)
-        settings = from_mapping(CONTROLLERS[run.controller].config, run.controller_config(), source=f"{path}: settings")
+        settings = from_mapping(CONTROLLERS[run.controller].config, run.controller_config() or {}, source=f"{path}: settings")
         return Contender(name=name, controller=run.controller, settings=settings, source=path)
     tables = [key for key, value in content.items() if key in CONTROLLERS and isinstance(value, dict)]
     controller = content["controller"] if content.get("controller") in tables else table or (tables[0] if len(tables) == 1 else "")
