@@ -76,7 +76,7 @@ def ppo(arguments: argparse.Namespace) -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         run = PPORun(config, Hub(JsonlSink(Path(folder) / "events.jsonl"), []))
-        hosts, spent = run.environment, Counter[str]()
+        hosts, spent = run.playing.environment, Counter[str]()
         watched: list[tuple[Any, str, str]] = [(hosts, "begin", "making hosts"), (hosts, "train", "training"), (hosts, "act", "acting")]
         watched += [(run.learner, "update", "update"), (PolicyDecider, "decide", "deciding")]
         if isinstance(hosts, Growth):

@@ -41,7 +41,7 @@ def played(run: PPORun) -> Rollout:
     buffer = RolloutBuffer(
         hosts, run.buffer.steps, run.buffer.observations.slot_count, len(run.policy.config.blueprints), exploration=run.explore
     )
-    Play(run.environment, PolicyDecider(run.policy, 5, explore=run.explore, buffer=buffer), run.pool).through()
+    Play(run.playing.environment, PolicyDecider(run.policy, 5, explore=run.explore, buffer=buffer), run.pool).through()
     return buffer.rollout()
 
 

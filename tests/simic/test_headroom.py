@@ -53,7 +53,7 @@ def test_repetitions_have_the_member_and_nothing_else_of_a_host() -> None:
     first, again = run._start(Job(0, 1)), run._start(Job(0, 1, 1))
     assert again.member_of == first.seed != again.seed
     assert purpose_of(again.seed) is Purpose.DEVELOPMENT
-    environment: Any = run.environment
+    environment: Any = run.playing.environment
     one, two = environment.make(first), environment.make(again)
     assert one.host.member == two.host.member
     assert any((a != b).any() for a, b in zip(one.host.model.parameters(), two.host.model.parameters(), strict=True))

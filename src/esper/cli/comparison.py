@@ -26,6 +26,7 @@ def print_comparison(summary: Summary) -> None:
     print()
     for sentence in verdict(summary):
         say(sentence)
+    print(f"run folder: {summary['run']}")
 
 
 def headline(summary: Summary) -> str:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-import shlex
-from pathlib import Path
 from typing import Any
 
-from esper.cli.files import add_files, check_files, write_file
-from esper.cli.flags import Parser, add_flags, changes
+from esper.cli.files import check_files
+from esper.cli.flags import add_flags, changes
 from esper.cli.results import join, say
 from esper.cli.tables import Row, print_rows
-from esper.cli.watching import add_watching, asks_to_resume, resume_settings, watch
+from esper.cli.watching import RunCommand, asks_to_resume
 from esper.leyline.config import load, replace_fields
 from esper.simic.statistics import bounds
 
@@ -30,73 +27,6 @@ examples:
 The best single plan is written to plan.toml in the run folder: esper compare --plan FILE plays it as the arm `fixed`."""
 
 
-def main(argv: list[str]) -> int:
-    """Run the command with its own arguments."""
-    if asks_to_resume(argv):
-        return _resume(argv)
-    from esper.simic.runs.headroom_config import HeadroomConfig
-
-    arguments = _parser(HeadroomConfig, everything="--help-all" in argv).parse_args(argv)
-    check_files(arguments)
-    config = load(HeadroomConfig, arguments.config) if arguments.config is not None else HeadroomConfig()
-    config = replace_fields(config, changes(HeadroomConfig, arguments), source="esper headroom")
-    from esper.simic.runs.runner import start
-
-    command = shlex.join(["esper", "headroom", *argv])
-    return _report(watch(lambda **watching: start(config, arguments.run, command, **watching), arguments), arguments)
-
-
-def _resume(argv: list[str]) -> int:
-    parser = Parser(
-        prog="esper headroom --resume",
-        usage="esper headroom --resume RUN [OPTIONS]",
-        description="Go on with an interrupted search, to the same figures; or show a finished one again.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--resume", type=Path, metavar="RUN", help="the search to go on with")
-    add_files(parser, json="the scores of all plans on all hosts and all figures", html="a page with tables and plots")
-    add_watching(parser)
-    arguments, extra = parser.parse_known_args(argv)
-    check_files(arguments)
-    from esper.simic.runs.runner import resume
-    from esper.tolaria.storage.runs import read_run, read_summary
-
-    settings = resume_settings(arguments.resume, extra, "headroom")
-    if read_run(arguments.resume).status == "finished":
-        return _report({**read_summary(arguments.resume), "run": str(arguments.resume)}, arguments)
-    return _report(watch(lambda **watching: resume(arguments.resume, settings=settings, **watching), arguments), arguments)
-
-
-def _parser(config: type, everything: bool) -> Parser:
-    parser = Parser(
-        prog="esper headroom",
-        usage="esper headroom [OPTIONS]\n       esper headroom --resume RUN",
-        description="Look for what could be won by growing, and by deciding for each host: many plans on the same hosts, cross-fitted.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--help-all", action="help", help="also show every setting of training, gates and so on")
-    parser.add_argument("--run", type=Path, metavar="DIR", help="the run folder (default: a new one in runs/)")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a config.toml to start from; flags override it")
-    add_files(parser, json="the scores of all plans on all hosts and all figures", html="a page with tables and plots")
-    add_watching(parser)
-    add_flags(parser, config, everything=everything)
-    return parser
-
-
-def _report(summary: dict[str, Any], arguments: argparse.Namespace) -> int:
-    """Say what came out, and write it down where that was asked for."""
-    print_headroom(summary)
-    if arguments.json is not None:
-        write_file(arguments.json, (Path(summary["run"]) / "summary.json").read_bytes())
-    if arguments.html is not None:
-        write_file(arguments.html, make_page(summary).encode())
-    print(f"best plan: {summary['run']}/plan.toml")
-    print(f"run folder: {summary['run']}")
-    return 0
-
-
 # What came out
 
 
@@ -110,6 +40,8 @@ def print_headroom(summary: dict[str, Any]) -> None:
         say(title)
         print_rows(rows, tuple(rows[0]), wrapped=[])
     print()
+    print(f"best plan: {summary['run']}/plan.toml")
+    print(f"run folder: {summary['run']}")
 
 
 def verdict(summary: dict[str, Any]) -> list[str]:
@@ -202,3 +134,24 @@ def _named(plans: list[dict[str, Any]]) -> list[str]:
     """A word beside the best few plans, and beside none of the others."""
     best = sorted(range(len(plans)), key=lambda plan: -plans[plan]["score"])[:4]
     return [plan["described"] if number in best or number == 0 else "" for number, plan in enumerate(plans)]
+
+
+COMMAND = RunCommand("headroom", "search", print_headroom, make_page, figures="the scores of all plans on all hosts and all figures")
+
+
+def main(argv: list[str]) -> int:
+    """Run the command with its own arguments."""
+    if asks_to_resume(argv):
+        return COMMAND.resume(argv)
+    from esper.simic.runs.headroom_config import HeadroomConfig
+
+    parser = COMMAND.parser(
+        "esper headroom [OPTIONS]\n       esper headroom --resume RUN",
+        "Look for what could be won by growing, and by deciding for each host: many plans on the same hosts, cross-fitted.",
+        EXAMPLES,
+    )
+    add_flags(parser, HeadroomConfig, everything="--help-all" in argv)
+    arguments = parser.parse_args(argv)
+    check_files(arguments)
+    config = load(HeadroomConfig, arguments.config) if arguments.config is not None else HeadroomConfig()
+    return COMMAND.start(replace_fields(config, changes(HeadroomConfig, arguments), source="esper headroom"), arguments, argv)

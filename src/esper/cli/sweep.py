@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
-import shlex
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-from esper.cli.files import add_files, check_files, write_file
+from esper.cli.files import check_files
 from esper.cli.flags import Parser, add_flags, changes
 from esper.cli.searches import print_sweep, sweep_page
 from esper.cli.train import METHODS
-from esper.cli.watching import add_watching, asks_to_resume, resume_settings, watch
+from esper.cli.watching import RunCommand, asks_to_resume
 from esper.leyline.config import load, replace_fields
 from esper.leyline.errors import ConfigError, unknown
 
 SWEPT = {"heuristic": "run", "ppo": "learn"}
 """The methods of `esper train` that can be swept, each with the field of SweepConfig that has its config."""
 
-FIGURES, PAGE = "what came out, all of it, as JSON", "a page with tables and plots"
+COMMAND = RunCommand("sweep", "sweep", print_sweep, sweep_page)
 
 ABOUT = """\
 usage: esper sweep METHOD --over KEY=VALUES [KEY=VALUES ...] [OPTIONS]
@@ -44,7 +40,7 @@ def main(argv: list[str]) -> int:
         print(ABOUT)
         return 0
     if asks_to_resume(argv):
-        return _resume(argv)
+        return COMMAND.resume(argv)
     if not argv or argv[0].startswith("-"):
         raise ConfigError(f"what to sweep is missing: esper sweep {'|'.join(SWEPT)}, or --resume RUN; see esper sweep --help")
     name, rest = argv[0], argv[1:]
@@ -57,13 +53,11 @@ def main(argv: list[str]) -> int:
         raise ConfigError("what is to vary is missing: --over KEY=VALUES, such as --over seed=0,100,200")
     method = load(kind, arguments.config) if arguments.config is not None else kind()
     method = replace_fields(method, changes(kind, arguments), source=f"esper sweep {name}")
-    from esper.simic.runs.runner import start
     from esper.simic.runs.sweep_config import SweepConfig
 
     given = {"over": pairs(arguments.over), "points": arguments.points}
     config = replace_fields(SweepConfig(**{SWEPT[name]: method}), given, source="esper sweep")
-    command = shlex.join(["esper", "sweep", *argv])
-    return _report(watch(lambda **watching: start(config, arguments.run, command, **watching), arguments), arguments)
+    return COMMAND.start(config, arguments, argv)
 
 
 def pairs(items: Sequence[str]) -> dict[str, str]:
@@ -80,54 +74,17 @@ def pairs(items: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _resume(argv: list[str]) -> int:
-    parser = Parser(
-        prog="esper sweep --resume",
-        usage="esper sweep --resume RUN [OPTIONS]",
-        description="Go on with an interrupted sweep, to the same figures; or show a finished one again.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--resume", type=Path, metavar="RUN", help="the sweep to go on with")
-    add_files(parser, json=FIGURES, html=PAGE)
-    add_watching(parser)
-    arguments = parser.parse_args(argv)
-    check_files(arguments)
-    from esper.simic.runs.runner import resume
-    from esper.tolaria.storage.runs import read_run, read_summary
-
-    resume_settings(arguments.resume, [], "sweep")  # the points have their own
-    if read_run(arguments.resume).status == "finished":
-        return _report({**read_summary(arguments.resume), "run": str(arguments.resume)}, arguments)
-    return _report(watch(lambda **watching: resume(arguments.resume, **watching), arguments), arguments)
-
-
 def _parser(name: str, config: type, everything: bool) -> Parser:
-    parser = Parser(
-        prog=f"esper sweep {name}",
-        usage=f"esper sweep {name} --over KEY=VALUES [KEY=VALUES ...] [OPTIONS]",
-        description=f"Run esper train {name} once for each combination of values. The settings below are those that do not vary.",
-        epilog=f"examples:\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = COMMAND.parser(
+        f"esper sweep {name} --over KEY=VALUES [KEY=VALUES ...] [OPTIONS]",
+        f"Run esper train {name} once for each combination of values. The settings below are those that do not vary.",
+        f"examples:\n{EXAMPLES}",
+        prog=f"sweep {name}",
+        config_help="a config.toml of the method",
     )
-    parser.add_argument("--help-all", action="help", help="also show every setting of training, gates, rewards and so on")
     varies = "what varies, by dotted keys: A,B,C; with --points also LOW..HIGH and LOW..HIGH:log"
     parser.add_argument("--over", nargs="+", action="extend", default=[], metavar="KEY=VALUES", help=varies)
     drawn = "draw so many points at random instead of every combination"
     parser.add_argument("--points", type=int, metavar="N", help=drawn)
-    parser.add_argument("--run", type=Path, metavar="DIR", help="the run folder (default: a new one in runs/)")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a config.toml of the method to start from; flags override it")
-    add_files(parser, json=FIGURES, html=PAGE)
-    add_watching(parser)
     add_flags(parser, config, everything=everything, without=("test",))
     return parser
-
-
-def _report(summary: dict[str, Any], arguments: argparse.Namespace) -> int:
-    """Say what came out, and write it down where that was asked for."""
-    print_sweep(summary)
-    if arguments.json is not None:
-        write_file(arguments.json, (Path(summary["run"]) / "summary.json").read_bytes())
-    if arguments.html is not None:
-        write_file(arguments.html, sweep_page(summary).encode())
-    return 0

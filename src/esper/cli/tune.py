@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from esper.cli.files import add_files, check_files, write_file
+from esper.cli.files import check_files
 from esper.cli.flags import Parser, add_flags, changes
 from esper.cli.searches import print_search, search_page
-from esper.cli.watching import add_watching, asks_to_resume, resume_settings, watch
+from esper.cli.watching import RunCommand, asks_to_resume
 from esper.leyline.config import load, read_toml, replace_fields
 from esper.leyline.errors import ConfigError
 
-FIGURES, PAGE = "what came out, all of it, as JSON", "a page with tables and plots"
+COMMAND = RunCommand("tune", "search", print_search, search_page)
 
 ABOUT = """\
 usage: esper tune CONTROLLER [OPTIONS]
@@ -42,7 +40,7 @@ def main(argv: list[str]) -> int:
         print(ABOUT)
         return 0
     if asks_to_resume(argv):
-        return _resume(argv)
+        return COMMAND.resume(argv)
     if not argv or argv[0].startswith("-"):
         raise ConfigError("whose settings to search is missing: esper tune heuristic, or --resume RUN; see esper tune --help")
     name, rest = argv[0], argv[1:]
@@ -56,10 +54,7 @@ def main(argv: list[str]) -> int:
         changed["over"] = read_space_file(arguments.space) | changed.get("over", {})
     config = replace_fields(config, {**changed, "controller": name}, source="esper tune")
     config = replace_fields(config, {"over": {key.replace("-", "_"): text for key, text in config.over.items()}})  # flags have hyphens
-    from esper.simic.runs.runner import start
-
-    command = shlex.join(["esper", "tune", *argv])
-    return _report(watch(lambda **watching: start(config, arguments.run, command, **watching), arguments), arguments)
+    return COMMAND.start(config, arguments, argv)
 
 
 def read_space_file(path: Path) -> dict[str, str]:
@@ -81,54 +76,17 @@ def read_space_file(path: Path) -> dict[str, str]:
     return found
 
 
-def _resume(argv: list[str]) -> int:
-    parser = Parser(
-        prog="esper tune --resume",
-        usage="esper tune --resume RUN [OPTIONS]",
-        description="Go on with an interrupted search, to the same figures; or show a finished one again.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--resume", type=Path, metavar="RUN", help="the search to go on with")
-    add_files(parser, json=FIGURES, html=PAGE)
-    add_watching(parser)
-    arguments, extra = parser.parse_known_args(argv)
-    check_files(arguments)
-    from esper.simic.runs.runner import resume
-    from esper.tolaria.storage.runs import read_run, read_summary
-
-    settings = resume_settings(arguments.resume, extra, "tune")
-    if read_run(arguments.resume).status == "finished":
-        return _report({**read_summary(arguments.resume), "run": str(arguments.resume)}, arguments)
-    return _report(watch(lambda **watching: resume(arguments.resume, settings=settings, **watching), arguments), arguments)
-
-
 def _parser(name: str, everything: bool) -> Parser:
     from esper.simic.runs.search_config import SearchConfig
 
-    parser = Parser(
-        prog=f"esper tune {name}",
-        usage=f"esper tune {name} [OPTIONS]",
-        description=f"Search the settings of the controller {name!r}; those given here are what the search starts from.",
-        epilog=f"examples:\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = COMMAND.parser(
+        f"esper tune {name} [OPTIONS]",
+        f"Search the settings of the controller {name!r}; those given here are what the search starts from.",
+        f"examples:\n{EXAMPLES}",
+        prog=f"tune {name}",
+        config_help="a config.toml of a search",
     )
-    parser.add_argument("--help-all", action="help", help="also show every setting of controllers, training, gates, rewards and so on")
-    parser.add_argument("--run", type=Path, metavar="DIR", help="the run folder (default: a new one in runs/)")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a config.toml of a search to start from; flags override it")
     searched = 'a TOML file of what is searched: KEY = "LOW..HIGH" or a list of values'
     parser.add_argument("--space", type=Path, metavar="FILE", help=searched)
-    add_files(parser, json=FIGURES, html=PAGE)
-    add_watching(parser)
     add_flags(parser, SearchConfig, everything=everything, without=("controller",))
     return parser
-
-
-def _report(summary: dict[str, Any], arguments: argparse.Namespace) -> int:
-    """Say what came out, and write it down where that was asked for."""
-    print_search(summary)
-    if arguments.json is not None:
-        write_file(arguments.json, (Path(summary["run"]) / "summary.json").read_bytes())
-    if arguments.html is not None:
-        write_file(arguments.html, search_page(summary).encode())
-    return 0

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import gc
+import shlex
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from esper.cli.files import add_files, check_files, write_file
 from esper.cli.flags import Parser, add_flags, changes
 from esper.leyline.errors import RunError
 
@@ -53,3 +56,74 @@ def resume_settings(run: Path, extra: list[str], command: str) -> dict[str, Any]
     parser = Parser(prog=f"esper {command} --resume", allow_abbrev=False)
     add_flags(parser, type(config), everything=False)
     return changes(type(config), parser.parse_args(extra))
+
+
+@dataclass(frozen=True, slots=True)
+class RunCommand:
+    """A command that works in a run folder: how a run is begun and gone on with, and where what came out is shown and written."""
+
+    name: str
+    noun: str
+    """What its run is called."""
+    show: Callable[[dict[str, Any]], None]
+    """Prints a summary."""
+    page: Callable[[dict[str, Any]], str]
+    """A summary as HTML."""
+    figures: str = "what came out, all of it,"
+    """What the file of --json has."""
+
+    def parser(self, usage: str, description: str, examples: str, *, prog: str = "", config_help: str = "a config.toml") -> Parser:
+        """A parser with the flags that all such commands have."""
+        parser = Parser(
+            prog=f"esper {prog or self.name}",
+            usage=usage,
+            description=description,
+            epilog=examples,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        parser.add_argument("--help-all", action="help", help="also show every setting of training, gates, controllers and so on")
+        parser.add_argument("--run", type=Path, metavar="DIR", help="the run folder (default: a new one in runs/)")
+        parser.add_argument("--config", type=Path, metavar="FILE", help=f"{config_help} to start from; flags override it")
+        self._add_common(parser)
+        return parser
+
+    def start(self, config: Any, arguments: argparse.Namespace, argv: list[str]) -> int:
+        """Begin a run, see it through and say what came out."""
+        from esper.simic.runs.runner import start
+
+        command = shlex.join(["esper", self.name, *argv])
+        return self._report(watch(lambda **watching: start(config, arguments.run, command, **watching), arguments), arguments)
+
+    def resume(self, argv: list[str]) -> int:
+        """Go on with a run; show one that is finished again."""
+        parser = Parser(
+            prog=f"esper {self.name} --resume",
+            usage=f"esper {self.name} --resume RUN [OPTIONS]",
+            description=f"Go on with an interrupted {self.noun}, to the same figures; or show a finished one again.",
+            allow_abbrev=False,
+        )
+        parser.add_argument("--resume", type=Path, metavar="RUN", help=f"the {self.noun} to go on with")
+        self._add_common(parser)
+        arguments, extra = parser.parse_known_args(argv)
+        check_files(arguments)
+        from esper.simic.runs.runner import resume
+        from esper.tolaria.storage.runs import read_run, read_summary
+
+        settings = resume_settings(arguments.resume, extra, self.name)
+        if read_run(arguments.resume).status == "finished":
+            return self._report({**read_summary(arguments.resume), "run": str(arguments.resume)}, arguments)
+        return self._report(watch(lambda **watching: resume(arguments.resume, settings=settings, **watching), arguments), arguments)
+
+    def _add_common(self, parser: Parser) -> None:
+        add_files(parser, json=self.figures, html="a page with tables and plots")
+        add_watching(parser)
+
+    def _report(self, summary: dict[str, Any], arguments: argparse.Namespace) -> int:
+        """Say what came out, and write it down where that was asked for."""
+        self.show(summary)
+        if arguments.json is not None:
+            write_file(arguments.json, (Path(summary["run"]) / "summary.json").read_bytes())
+        if arguments.html is not None:
+            write_file(arguments.html, self.page(summary).encode())
+        return 0

@@ -9,6 +9,7 @@ from esper.leyline.stages import Stage
 
 NOT_FINITE = "the seed has parameters that are not finite"
 
+
 def g1(report: SeedReport, config: GateConfig) -> list[str]:
     """Before TRAINING: the seed's parameters are finite."""
     return [] if report.finite else [NOT_FINITE]

@@ -23,9 +23,7 @@ SLOT_KEY = "slot"
 class Follower:
     """Ties one optimiser to the slots of a model."""
 
-    def __init__(
-        self, optimizer: optim.Optimizer, host: nn.Module, slots: Slots, before_step: Callable[[Scale | None], None]
-    ) -> None:
+    def __init__(self, optimizer: optim.Optimizer, host: nn.Module, slots: Slots, before_step: Callable[[Scale | None], None]) -> None:
         self.optimizer = optimizer
         # By place: when an optimiser loads a state dict its groups are new objects in the same order.
         self._places = _slot_groups(optimizer, host, slots)

@@ -159,9 +159,7 @@ def _recorded(inner: Codec) -> Codec:
     def write(value: Any) -> Any:
         return value if type(value) is float and math.isfinite(value) else number(inner.write(value))
 
-    return replace(
-        inner, read=lambda plain: WORDS[plain] if isinstance(plain, str) and plain in WORDS else finite.read(plain), write=write
-    )
+    return replace(inner, read=lambda plain: WORDS[plain] if isinstance(plain, str) and plain in WORDS else finite.read(plain), write=write)
 
 
 _BOOL, _INT, _TEXT = simple(bool, "true or false", "boolean"), simple(int, "an integer", "integer"), simple(str, "text", "string")
@@ -228,6 +226,7 @@ def literal(options: tuple[object, ...]) -> Codec:
 
 def nothing(dialect: Dialect) -> Codec:
     """None, which TOML cannot say."""
+
     def write(value: None) -> None:
         if dialect is Dialect.SETTINGS:
             raise Mismatch("", " is None, and TOML has no word for that in a list or a table of values")

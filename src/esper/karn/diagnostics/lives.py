@@ -82,9 +82,7 @@ def timing(episodes: Sequence[Episode]) -> Timing:
     """The patterns in time."""
     every = [lives_of(episode) for episode in episodes]
     # The first tenth ends with the epoch at which a tenth of the budget is spent.
-    tenths = Counter(
-        -(-BINS * life.born // episode.budget) - 1 for episode, lives in zip(episodes, every, strict=True) for life in lives
-    )
+    tenths = Counter(-(-BINS * life.born // episode.budget) - 1 for episode, lives in zip(episodes, every, strict=True) for life in lives)
     acts: Counter[tuple[str, Op]] = Counter()
     for episode in episodes:
         acts.update((phase_of(step.epoch, episode.budget), step.decision.op) for step in episode.steps)

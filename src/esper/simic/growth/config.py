@@ -6,7 +6,7 @@ import os
 import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from esper.leyline.config import Count, NonNegativeInt, Range, check_ranges
 from esper.leyline.errors import ConfigError
@@ -30,6 +30,9 @@ CARRIED_OUT = ("workers", "checkpoint_every", *MACHINE)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthConfig:
     """Which hosts are grown, and under which rules; whoever decides."""
+
+    changeable: ClassVar[tuple[str, ...]] = MACHINE
+    """Settings that may be others when an interrupted run goes on; the rest is part of what it has done so far."""
 
     member: Literal["standard", "family"] = "standard"
     """Standard: every host as the task's table describes. Family: each host's seed draws width, data, noise and budget."""
@@ -68,6 +71,15 @@ class GrowthConfig:
     def every_device(self) -> tuple[str, ...]:
         """Names of all devices that hosts train on."""
         return self.devices or (self.device,)
+
+    def processes(self, *, gpu: bool) -> int:
+        """In how many processes hosts grow: here in one."""
+        return 1
+
+    def lasting(self) -> Self:
+        """This config with whatever may change put back to its default: the same for as long as a run goes on."""
+        fresh = type(self)()
+        return replace(self, **{name: getattr(fresh, name) for name in self.changeable})
 
     def member_for(self, family: Family, seed: int) -> Member:
         """The member of a task's family that a host seed stands for."""
@@ -124,11 +136,6 @@ class ControllerRunConfig(DecidedConfig):
 
     def __post_init__(self) -> None:
         check_ranges(self)
-
-    def lasting(self) -> ControllerRunConfig:
-        """This config with whatever may change put back to its default: the same for as long as a run goes on."""
-        fresh = ControllerRunConfig()
-        return replace(self, **{name: getattr(fresh, name) for name in MACHINE})
 
 
 def processes(workers: int | None, hosts: int, *, gpu: bool) -> int:

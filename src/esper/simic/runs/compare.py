@@ -11,18 +11,15 @@ from typing import Any
 
 from esper.leyline.actions import Planted, Style
 from esper.leyline.codec import from_plain, to_plain
-from esper.leyline.config import to_toml
 from esper.leyline.errors import CheckpointError, ConfigError
 from esper.leyline.events import HostFinished, HostStarted
 from esper.leyline.score import score
 from esper.leyline.seeds import Purpose, require
 from esper.nissa import Hub
 from esper.simic.growth.deciding import controller_for, policy_from_file
-from esper.simic.growth.environment import Environment, Start
+from esper.simic.growth.environment import Start
 from esper.simic.growth.play import ControllerDecider, Decider, Play, Progress
-from esper.simic.growth.workers import environment
 from esper.simic.learning.policy_decider import PolicyDecider
-from esper.simic.plugins import load_plugins, plugin_hashes
 from esper.simic.runs.compare_config import (
     STATIC_FINAL,
     STATIC_FLOPS,
@@ -36,12 +33,11 @@ from esper.simic.runs.compare_config import (
     rule,
 )
 from esper.simic.runs.comparison import OPERATIONS, Row, row_of, statistics
-from esper.simic.runs.work import machine, run_started, versions
+from esper.simic.runs.playing import Playing
+from esper.simic.runs.work import run_started, versions
 from esper.tamiyo import make
 from esper.tamiyo.policy.policy import Policy
 from esper.tolaria.tasks import get as get_task
-from esper.tolaria.training.device import device_named
-from esper.tolaria.training.engine import choose
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +61,15 @@ class CompareRun:
 
     def __init__(self, config: CompareConfig, hub: Hub, command: str = "", folder: Path | None = None) -> None:
         self.config, self.hub, self.command = config, hub, command
-        load_plugins(config.plugins)
+        self.playing = Playing(config, test=True)
         for task in config.task:
             get_task(task)
-        self.devices = [device_named(name) for name in config.every_device]
-        self.choice = choose(config.engine, config.training, self.devices[0])
         require((Purpose.EXAMINATION,), config.host_seeds, who="esper compare")
         self.contenders = _deciding(config)
         """Those that decide, by the name of their arm."""
         self.first_policy = next(iter(self.contenders))
         self._policies: dict[str, Policy] = {
-            name: policy_from_file(each.policy).to(self.devices[0]).eval() for name, each in self.contenders.items() if each.policy
+            name: policy_from_file(each.policy).to(self.playing.devices[0]).eval() for name, each in self.contenders.items() if each.policy
         }
         for each in self.contenders.values():
             if each.controller:
@@ -88,8 +82,6 @@ class CompareRun:
         self.seconds: dict[str, float] = dict.fromkeys(self.parts, 0.0)
         """Wall-clock time by part."""
         self.round = self.hosts_begun = 0
-        self.engines: list[dict[str, Any]] = []
-        self._environment: Environment | None = None
 
     @property
     def rounds(self) -> int:
@@ -101,20 +93,9 @@ class CompareRun:
         """Whether every arm has played every host."""
         return self.round >= self.rounds
 
-    @property
-    def environment(self) -> Environment:
-        """The hosts' environment, made when it is first needed: in this process, or in workers."""
-        if self._environment is None:
-            workers = self.config.processes(gpu=self.devices[0].type == "cuda")
-            self._environment = environment(self.config, workers if workers > 1 else 0, test=True)
-            self._environment.load_engines(self.engines)
-        return self._environment
-
     def close(self) -> None:
         """End the workers."""
-        if self._environment is not None:
-            self._environment.close()
-            self._environment = None
+        self.playing.close()
 
     # Running
 
@@ -122,7 +103,7 @@ class CompareRun:
         """Tell what begins."""
         config = self.config
         about: dict[str, int | str] = {"arms": ", ".join(self.arms), "seeds": config.seeds, "round": self.round}
-        about |= machine(self.choice, self.devices)
+        about |= self.playing.machine()
         task = ",".join(config.task)
         self.hub.emit(run_started(self.command, config, task=task, hosts=len(self.starts), rounds=self.rounds, **about))
 
@@ -132,9 +113,9 @@ class CompareRun:
         chunk, part = self.round // len(self.parts), self.parts[self.round % len(self.parts)]
         places = range(len(self.starts))[chunk * self.config.chunk : (chunk + 1) * self.config.chunk]
         starts = [self._start(part, place) for place in places]
-        play = Play(self.environment, self._decider(part, len(starts)), starts, hub=self.hub, first=self.hosts_begun, arm=part)
+        play = Play(self.playing.environment, self._decider(part, len(starts)), starts, hub=self.hub, first=self.hosts_begun, arm=part)
         self.ended[part] += [Ended(*each) for each in zip(play.started, play.through(progress), strict=True)]
-        self.engines = self.environment.engines()
+        self.playing.engines = self.playing.environment.engines()
         self.hosts_begun += len(starts)
         self.round += 1
         self.seconds[part] += time.monotonic() - began
@@ -201,27 +182,23 @@ class CompareRun:
     def state(self) -> dict[str, Any]:
         """Everything between two rounds: what has been played."""
         return {
-            "config": to_toml(self.config.lasting()),
-            "plugins": plugin_hashes(self.config.plugins),
+            **self.playing.state(),
             "contenders": self.hashes,
             "round": self.round,
             "hosts_begun": self.hosts_begun,
             "ended": {part: [to_plain(each) for each in ended] for part, ended in self.ended.items()},
             "seconds": self.seconds,
-            "engines": self.engines,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, bit for bit. Raises CheckpointError when config or policies are not those of the run."""
-        if state["config"] != to_toml(self.config.lasting()):
-            raise CheckpointError("the checkpoint was written under another config than the run's config.toml")
-        plugin_hashes(self.config.plugins, state["plugins"])
+        self.playing.load_state(state)
         for name, found in self.hashes.items():
             if state["contenders"][name] != found:
                 raise CheckpointError(f"{self.contenders[name].source} is not what the comparison was started with")
         self.round, self.hosts_begun = state["round"], state["hosts_begun"]
         self.ended = {part: [from_plain(Ended, each) for each in ended] for part, ended in state["ended"].items()}
-        self.seconds, self.engines = dict(state["seconds"]), state["engines"]
+        self.seconds = dict(state["seconds"])
 
 
 def _deciding(config: CompareConfig) -> dict[str, Contender]:

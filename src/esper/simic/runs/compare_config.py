@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from esper.leyline.config import Count, NonNegativeInt, Range, check_ranges, from_mapping, read_toml
 from esper.leyline.errors import ConfigError, RunError, unknown
@@ -29,6 +29,7 @@ FILES = ("policy.safetensors", *TABLES)
 class CompareConfig(GrowthConfig):
     """Everything that decides a comparison. Written to config.toml, from which the same one starts again."""
 
+    changeable: ClassVar[tuple[str, ...]] = CARRIED_OUT
     kind: Literal["compare"] = "compare"
     policies: tuple[str, ...] = ()
     """Whom to compare: names of controllers, run folders, policy files, or TOML files with the settings of a controller."""
@@ -91,11 +92,6 @@ class CompareConfig(GrowthConfig):
     def processes(self, *, gpu: bool) -> int:
         """In how many processes hosts grow."""
         return processes(self.workers, min(self.chunk, self.seeds * len(self.task)), gpu=gpu)
-
-    def lasting(self) -> CompareConfig:
-        """This config with whatever may change put back to its default: the same for as long as the comparison goes on."""
-        fresh = CompareConfig()
-        return replace(self, **{name: getattr(fresh, name) for name in CARRIED_OUT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

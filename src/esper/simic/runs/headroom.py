@@ -14,24 +14,21 @@ from esper.kasmina.blueprints import names
 from esper.leyline.actions import Decision
 from esper.leyline.codec import from_plain, to_plain
 from esper.leyline.config import to_toml
-from esper.leyline.errors import CheckpointError, unknown
+from esper.leyline.errors import unknown
 from esper.leyline.events import HostFinished, PlansPlayed
 from esper.leyline.files import replace_file
 from esper.leyline.score import score
 from esper.leyline.seeds import Purpose
 from esper.nissa import Hub
-from esper.simic.growth.environment import Environment, Start
+from esper.simic.growth.environment import Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
-from esper.simic.growth.workers import environment
-from esper.simic.plugins import load_plugins, plugin_hashes
 from esper.simic.runs.adaptivity import adaptivity, encoded, hosts_needed
 from esper.simic.runs.headroom_config import HeadroomConfig
-from esper.simic.runs.work import machine, run_started, versions
+from esper.simic.runs.playing import Playing
+from esper.simic.runs.work import run_started, versions
 from esper.simic.statistics import interval
 from esper.tamiyo import FixedConfig, Observation, make
 from esper.tolaria.tasks import get as get_task
-from esper.tolaria.training.device import device_named
-from esper.tolaria.training.engine import choose
 
 PLAN_FILE = "plan.toml"
 """In the run folder: the best single plan, for `--config` and comparisons."""
@@ -97,10 +94,7 @@ class HeadroomRun:
 
     def __init__(self, config: HeadroomConfig, hub: Hub, command: str = "", folder: Path | None = None) -> None:
         self.config, self.hub, self.command, self.folder = config, hub, command, folder
-        load_plugins(config.plugins)
-        self.devices = [device_named(name) for name in config.every_device]
-        self.choice = choose(config.engine, config.training, self.devices[0])
-        self.gpu = self.devices[0].type == "cuda"
+        self.playing = Playing(config)
         first = Purpose.DEVELOPMENT.first + FIRST_HOST + config.seed * 1_000
         self.starts = [Start(config.task[i % len(config.task)], first + i) for i in range(config.hosts)]
         self.members = [config.member_for(get_task(start.task).family, start.seed) for start in self.starts]
@@ -111,8 +105,6 @@ class HeadroomRun:
         """By host, what it showed before anything grew."""
         self.jobs = self._all(range(len(self.plans)))
         """What is left of the present stage."""
-        self.engines: list[dict[str, Any]] = []
-        self._environment: Environment | None = None
 
     def _all(self, plans: Iterable[int]) -> list[Job]:
         """These plans on every host, hosts that are alike next to each other: they end together, and a fleet has many of them."""
@@ -199,7 +191,7 @@ class HeadroomRun:
         ahead = (self.config.searches - self.stage) * self.config.proposals * self.config.hosts if self.stage < self.config.searches else 0
         if self.stage <= self.config.searches:
             ahead += min(self.config.repeated, self.config.hosts) * REPEATED_PLANS * (self.config.repeats - 1)
-        return self.round + math.ceil((len(self.jobs) + ahead) / self.config.side_by_side(gpu=self.gpu))
+        return self.round + math.ceil((len(self.jobs) + ahead) / self.config.side_by_side(gpu=self.playing.gpu))
 
     @property
     def done(self) -> bool:
@@ -209,31 +201,22 @@ class HeadroomRun:
     def begin(self) -> None:
         """Tell what begins, or goes on."""
         config = self.config
-        about: dict[str, float | int | str] = {"round": self.round, "plans": len(self.plans), "workers": config.processes(gpu=self.gpu)}
-        about |= machine(self.choice, self.devices)
+        about: dict[str, float | int | str] = {"round": self.round, "plans": len(self.plans), "workers": self.playing.workers}
+        about |= self.playing.machine()
         started = run_started(self.command, config, task=",".join(config.task), hosts=config.hosts, rounds=self.rounds, **about)
         self.hub.emit(started)
 
-    @property
-    def environment(self) -> Environment:
-        """The hosts' environment, made when it is first needed."""
-        if self._environment is None:
-            workers = self.config.processes(gpu=self.gpu)
-            self._environment = environment(self.config, workers if workers > 1 else 0)
-            self._environment.load_engines(self.engines)
-        return self._environment
-
     def run_round(self, progress: Progress | None = None) -> None:
         """One chunk of episodes; then, if the stage is over, what the next one takes."""
-        size = self.config.side_by_side(gpu=self.gpu)
+        size = self.config.side_by_side(gpu=self.playing.gpu)
         now, self.jobs = self.jobs[:size], self.jobs[size:]
         decider = Watching([self.plans[job.plan] for job in now], [min(LOOK, self.members[job.host].epochs) for job in now])
         starts = [self._start(job) for job in now]
-        for place, result in enumerate(Play(self.environment, decider, starts).through(progress)):
+        for place, result in enumerate(Play(self.playing.environment, decider, starts).through(progress)):
             self._note(now[place], result)
             if now[place].repeat == 0 and place in decider.seen:
                 self.shown[now[place].host] = decider.seen[place]
-        self.engines = self.environment.engines()
+        self.playing.engines = self.playing.environment.engines()
         self.round += 1
         while not self.jobs and self.stage <= self.config.searches:
             self.stage += 1
@@ -350,32 +333,26 @@ class HeadroomRun:
 
     def close(self) -> None:
         """End the workers."""
-        if self._environment is not None:
-            self._environment.close()
-            self._environment = None
+        self.playing.close()
 
     # Saving
 
     def state(self) -> dict[str, Any]:
         """Everything between two rounds."""
         return {
-            "config": to_toml(self.config.lasting()),
-            "plugins": plugin_hashes(self.config.plugins),
+            **self.playing.state(),
             "round": self.round,
             "stage": self.stage,
             "plans": [to_plain(plan) for plan in self.plans],
             "jobs": [to_plain(job) for job in self.jobs],
             "played": [to_plain(each) for each in self.played],
             "shown": {str(host): values for host, values in self.shown.items()},
-            "engines": self.engines,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, bit for bit."""
-        if state["config"] != to_toml(self.config.lasting()):
-            raise CheckpointError("the checkpoint was written under another config than the run's config.toml")
-        plugin_hashes(self.config.plugins, state["plugins"])
-        self.round, self.stage, self.engines = state["round"], state["stage"], state["engines"]
+        self.playing.load_state(state)
+        self.round, self.stage = state["round"], state["stage"]
         self.plans = [from_plain(FixedConfig, each) for each in state["plans"]]
         self.jobs = [from_plain(Job, each) for each in state["jobs"]]
         self.played = [from_plain(Played, each) for each in state["played"]]

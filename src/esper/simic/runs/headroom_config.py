@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
 
 from esper.leyline.config import Count, NonNegativeInt, Range, check_ranges
 from esper.leyline.errors import ConfigError
@@ -16,6 +16,7 @@ from esper.tolaria.training.config import TrainingConfig
 class HeadroomConfig(GrowthConfig):
     """Everything that decides a search for what there is to win. Written to config.toml, from which the same search starts again."""
 
+    changeable: ClassVar[tuple[str, ...]] = CARRIED_OUT
     kind: Literal["headroom"] = "headroom"
     task: tuple[str, ...] = ("digits",)
     """What to search on; several tasks take turns."""
@@ -57,8 +58,3 @@ class HeadroomConfig(GrowthConfig):
     def side_by_side(self, *, gpu: bool) -> int:
         """Episodes in a round."""
         return self.together or (256 if gpu else 32)
-
-    def lasting(self) -> HeadroomConfig:
-        """This config with whatever may change put back to its default: the same for as long as a search goes on."""
-        fresh = HeadroomConfig()
-        return replace(self, **{name: getattr(fresh, name) for name in CARRIED_OUT})

@@ -12,24 +12,22 @@ from torch import Tensor
 
 from esper.kasmina.blueprints import names
 from esper.leyline.actions import Op
-from esper.leyline.config import to_toml
-from esper.leyline.errors import CheckpointError, ConfigError
+from esper.leyline.errors import ConfigError
 from esper.leyline.events import ArmExamined, HostFinished, PolicyUpdated
 from esper.leyline.reports import Topology
 from esper.leyline.score import score
 from esper.leyline.seeds import Purpose, require
 from esper.nissa import Hub
 from esper.simic.growth.deciding import policy_from_file
-from esper.simic.growth.environment import Environment, Start
+from esper.simic.growth.environment import Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
 from esper.simic.growth.recording import FOLDER, write_episode
-from esper.simic.growth.workers import environment
 from esper.simic.learning.policy_decider import PolicyDecider
 from esper.simic.learning.ppo import Learner
 from esper.simic.learning.rollout import Rollout, RolloutBuffer
-from esper.simic.plugins import load_plugins, plugin_hashes
+from esper.simic.runs.playing import Playing
 from esper.simic.runs.ppo_config import PPORunConfig
-from esper.simic.runs.work import machine, run_started, versions
+from esper.simic.runs.work import run_started, versions
 from esper.simic.statistics import paired_difference
 from esper.tamiyo import blueprint_names, make
 from esper.tamiyo.policy.heads import Exploration
@@ -38,8 +36,6 @@ from esper.tamiyo.policy.policy import Policy, reset_heads
 from esper.tamiyo.policy.policy_file import POLICY_FILE, save_policy
 from esper.tolaria.data.streams import stream_seed
 from esper.tolaria.tasks import get as get_task
-from esper.tolaria.training.device import device_named
-from esper.tolaria.training.engine import choose
 
 
 class PPORun:
@@ -53,14 +49,11 @@ class PPORun:
 
     def __init__(self, config: PPORunConfig, hub: Hub, command: str = "", folder: Path | None = None) -> None:
         self.config, self.hub, self.command, self.folder = config, hub, command, folder
-        load_plugins(config.plugins)
+        self.playing = Playing(config)
         for task in config.task:
             get_task(task)
-        self.devices = [device_named(name) for name in config.every_device]  # a mistake is told before any worker starts
-        device = self.devices[0]
-        self.choice = choose(config.engine, config.training, device)
         torch.set_num_threads(config.threads or 1)
-        policy = self._first_policy().to(device)
+        policy = self._first_policy().to(self.playing.devices[0])
         self.learner = Learner(policy, config.ppo.over(config.rounds), config.seed)
         self.pool = self._pool()
         budgets, slots = self._sizes()
@@ -72,9 +65,6 @@ class PPORun:
         """The figures of each round, by their names in the manner of Stable-Baselines3."""
         self.arms: dict[str, list[HostFinished]] = {}
         """The examination so far."""
-        self.engines: list[dict[str, Any]] = []
-        """The states of the engines when the last round had been played."""
-        self._environment: Environment | None = None
 
     @property
     def policy(self) -> Policy:
@@ -91,23 +81,9 @@ class PPORun:
         """Whether every round is played and every arm examined."""
         return self.round >= self.config.rounds and len(self.arms) == len(self.ARMS)
 
-    @property
-    def environment(self) -> Environment:
-        """The hosts' environment, made when it is first needed: in this process, or in workers."""
-        if self._environment is None:
-            self._environment = environment(self.config, self._workers() if self._workers() > 1 else 0)
-            self._environment.load_engines(self.engines)
-        return self._environment
-
     def close(self) -> None:
         """End the workers."""
-        if self._environment is not None:
-            self._environment.close()
-            self._environment = None
-
-    def _workers(self) -> int:
-        """Processes that grow hosts."""
-        return self.config.processes(gpu=self.devices[0].type == "cuda")
+        self.playing.close()
 
     def _first_policy(self) -> Policy:
         config = self.config
@@ -155,8 +131,8 @@ class PPORun:
     def begin(self) -> None:
         """Tell what begins, and what was learned so far."""
         config = self.config
-        sizes = {"workers": self._workers(), "rollout_bytes": self.buffer.nbytes, "examined": config.examined, "arms": len(self.ARMS)}
-        about: dict[str, float | int | str] = {**sizes, **machine(self.choice, self.devices)}
+        sizes = {"workers": self.playing.workers, "rollout_bytes": self.buffer.nbytes, "examined": config.examined, "arms": len(self.ARMS)}
+        about: dict[str, float | int | str] = {**sizes, **self.playing.machine()}
         task = ",".join(config.task)
         started = run_started(self.command, config, task=task, hosts=config.hosts, rounds=config.rounds, round=self.round, **about)
         self.hub.emit(started)
@@ -172,11 +148,12 @@ class PPORun:
         seed = stream_seed("round", self.config.seed, self.round) % (1 << 31)
         decider = PolicyDecider(self.policy, seed, explore=self.explore, buffer=self.buffer)
         starts = self._drawn(self.round)
-        playing = Play(self.environment, decider, starts, hub=self.hub, first=self._numbers(starts), round=self.round + 1)
+        playing = Play(self.playing.environment, decider, starts, hub=self.hub, first=self._numbers(starts), round=self.round + 1)
         played = playing.through(progress)
-        self.engines = self.environment.engines()  # before the hosts of the next round begin, which a run that goes on begins again
+        # Before the hosts of the next round begin, which a run that goes on begins again.
+        self.playing.engines = self.playing.environment.engines()
         last = self.round + 1 == self.config.rounds
-        self.environment.expect(dict(enumerate(self.examinees() if last else self._drawn(self.round + 1))))
+        self.playing.environment.expect(dict(enumerate(self.examinees() if last else self._drawn(self.round + 1))))
         rollout = self.buffer.rollout()
         figures = {**self.learner.update(rollout.to(self.policy.device)), **round_figures(played)}
         self.history.append({name: figures[name] for name in sorted(figures)})
@@ -219,7 +196,7 @@ class PPORun:
             decider: PolicyDecider | ControllerDecider = PolicyDecider(self.policy, seed, deterministic=self.config.deterministic)
         else:
             decider = ControllerDecider([make(arm)] * len(starts))
-        playing = Play(self.environment, decider, starts, hub=self.hub, first=self._numbers(starts), round=self.round, arm=arm)
+        playing = Play(self.playing.environment, decider, starts, hub=self.hub, first=self._numbers(starts), round=self.round, arm=arm)
         self.arms[arm] = playing.through(progress)
         self.hub.emit(ArmExamined(arm=arm, hosts=len(starts), **self.arm_figures(arm)))
 
@@ -273,23 +250,18 @@ class PPORun:
     def state(self) -> dict[str, Any]:
         """Everything between two rounds. Episodes start from zero memory, so no host is part of it, and no arm of an examination."""
         return {
-            "config": to_toml(self.config.lasting()),
-            "plugins": plugin_hashes(self.config.plugins),
+            **self.playing.state(),
             "round": self.round,
             "hosts_begun": self.hosts_begun,
             "learner": self.learner.state(),
             "history": self.history,
-            "engines": self.engines,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, bit for bit; settings of learning are the present ones."""
-        if state["config"] != to_toml(self.config.lasting()):
-            raise CheckpointError("the checkpoint was written under another config than the run's config.toml")
-        plugin_hashes(self.config.plugins, state["plugins"])
+        self.playing.load_state(state)
         self.learner.load_state(state["learner"])
         self.round, self.hosts_begun, self.history = state["round"], state["hosts_begun"], list(state["history"])
-        self.engines = state["engines"]
 
     def reset_heads(self, heads: Sequence[str]) -> None:
         """Make chosen heads as new, and forget what the optimiser knew of them."""

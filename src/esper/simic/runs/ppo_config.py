@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from esper.leyline.config import Count, NonNegativeInt, Range, Size, check_ranges
 from esper.leyline.errors import ConfigError
 from esper.leyline.reports import GateConfig
-from esper.simic.growth.config import MACHINE, GrowthConfig, processes
+from esper.simic.growth.config import CARRIED_OUT, GrowthConfig, processes
 from esper.simic.learning.ppo_config import PPOConfig, PriorStrength
 from esper.tamiyo.controllers.prior import Prior
 from esper.tolaria.training.config import TrainingConfig
@@ -40,14 +40,12 @@ def _few_rounds() -> PPOConfig:
     )
 
 
-CHANGEABLE = ("rounds", "examined", "deterministic", "checkpoint_every", "ppo", "workers", *MACHINE)
-"""Settings that may be others when an interrupted run goes on, but for ppo.prior; the rest is part of what was learned so far."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PPORunConfig(GrowthConfig):
     """Everything that decides how a policy learns by playing. Written to config.toml, from which the same run starts again."""
 
+    changeable: ClassVar[tuple[str, ...]] = ("rounds", "examined", "deterministic", "ppo", *CARRIED_OUT)
+    """But for ppo.prior."""
     kind: Literal["learn"] = "learn"
     task: tuple[str, ...] = ("digits",)
     """What to practise on; several tasks take turns."""
@@ -92,6 +90,5 @@ class PPORunConfig(GrowthConfig):
 
     def lasting(self) -> PPORunConfig:
         """This config with whatever may change put back to its default: the same for as long as a run goes on."""
-        fresh = PPORunConfig()
-        defaults = {name: getattr(fresh, name) for name in CHANGEABLE}
-        return replace(self, **{**defaults, "ppo": replace(fresh.ppo, prior=self.ppo.prior)})
+        # Not super(), which the class that slots=True makes anew would not know.
+        return replace(GrowthConfig.lasting(self), ppo=replace(PPORunConfig().ppo, prior=self.ppo.prior))

@@ -19,14 +19,14 @@ from esper.leyline.errors import ConfigError, EsperError, Interrupted, RunError
 from esper.leyline.events import Note, RoundFinished, RunFinished
 from esper.leyline.files import remove_unfinished
 from esper.nissa import BEGINNING, SINKS, Hub, JsonlSink, Sink, make_sink
-from esper.simic.growth.config import CARRIED_OUT, MACHINE, ControllerRunConfig, GrowthConfig
+from esper.simic.growth.config import ControllerRunConfig, GrowthConfig
 from esper.simic.growth.deciding import is_policy_file
 from esper.simic.growth.recording import FOLDER
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.plugins import load_plugins
 from esper.simic.runs.compare_config import CompareConfig, anchored
 from esper.simic.runs.headroom_config import HeadroomConfig
-from esper.simic.runs.ppo_config import CHANGEABLE, PPORunConfig
+from esper.simic.runs.ppo_config import PPORunConfig
 from esper.simic.runs.search_config import SearchConfig
 from esper.simic.runs.sweep_config import SweepConfig
 from esper.tolaria.storage.checkpoint import CheckpointStore
@@ -140,8 +140,7 @@ def _anchored(config: Config) -> Config:
 
 def _with_settings(config: Config, settings: Mapping[str, object]) -> Config:
     """The config with these settings, if a run may go on with others."""
-    changeable = {"learn": CHANGEABLE, "run": MACHINE, **dict.fromkeys(("compare", "headroom", "tune"), CARRIED_OUT)}
-    allowed = changeable.get(config.kind, ())
+    allowed = config.changeable if isinstance(config, GrowthConfig) else ()
     for key in settings:
         if key.split(".")[0] not in allowed or key.startswith("ppo.prior."):
             can = f"what can: {', '.join(allowed)}" if allowed else "this kind of run goes on as it began"

@@ -22,19 +22,16 @@ from esper.leyline.seeds import Purpose, require
 from esper.leyline.space import default_space, read_space, size
 from esper.nissa import Hub
 from esper.simic.growth.deciding import is_policy_file
-from esper.simic.growth.environment import Environment, Start
+from esper.simic.growth.environment import Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
-from esper.simic.growth.workers import environment
-from esper.simic.plugins import load_plugins, plugin_hashes
 from esper.simic.runs.drawing import FIELDS_AT_ONCE, import_optuna, optuna_point, random_points
 from esper.simic.runs.halving import FEWEST_TRIALS, largest_plan
+from esper.simic.runs.playing import Playing
 from esper.simic.runs.search_config import SearchConfig
-from esper.simic.runs.work import machine, run_started, versions
+from esper.simic.runs.work import run_started, versions
 from esper.simic.statistics import PairedDifference, paired_difference
 from esper.tamiyo import CONTROLLERS, Controller
 from esper.tolaria.tasks import get as get_task
-from esper.tolaria.training.device import device_named
-from esper.tolaria.training.engine import choose
 
 BEST_FILE = "best.toml"
 """What came out best, in the run folder."""
@@ -81,11 +78,8 @@ class SearchRun:
 
     def __init__(self, config: SearchConfig, hub: Hub, command: str = "", folder: Path | None = None) -> None:
         self.config, self.hub, self.command, self.folder = config, hub, command, folder
-        load_plugins(config.plugins)
+        self.playing = Playing(config)
         task = get_task(config.task)
-        self.devices = [device_named(name) for name in config.every_device]  # a mistake is told before any worker starts
-        self.gpu = self.devices[0].type == "cuda"
-        self.choice = choose(config.engine, config.training, self.devices[0])
         torch.set_num_threads(config.threads or 1)
         if config.method == "optuna":
             import_optuna()
@@ -117,9 +111,6 @@ class SearchRun:
             self.plan = largest_plan(config.budget, config.hosts, config.fresh, epochs, **{**most, "most_trials": len(self.trials)})
         self.played: dict[Job, Played] = {}
         self.spent = self.round = self.hosts_begun = 0
-        self.engines: list[dict[str, Any]] = []
-        """The states of the engines when the last round had been played."""
-        self._environment: Environment | None = None
 
     def _random(self) -> Iterator[dict[str, Any]]:
         """Trials at random, but for those that change nothing."""
@@ -141,7 +132,7 @@ class SearchRun:
         for rung in self.plan.rungs:
             jobs.append(rung.trials * (rung.hosts - before))
             before = rung.hosts
-        return sum(-(-count // self.config.side_by_side(gpu=self.gpu)) for count in (*jobs, 2 * len(self.plan.fresh)))
+        return sum(-(-count // self.config.side_by_side(gpu=self.playing.gpu)) for count in (*jobs, 2 * len(self.plan.fresh)))
 
     @property
     def done(self) -> bool:
@@ -167,33 +158,24 @@ class SearchRun:
 
     # Running
 
-    @property
-    def environment(self) -> Environment:
-        """The hosts' environment, made when it is first needed: in this process, or in workers."""
-        if self._environment is None:
-            workers = self.config.processes(gpu=self.gpu)
-            self._environment = environment(self.config, workers if workers > 1 else 0)
-            self._environment.load_engines(self.engines)
-        return self._environment
-
     def begin(self) -> None:
         """Tell what begins, and how the trials did so far."""
         config = self.config
         about: dict[str, float | int | str] = {"controller": config.controller, "budget": config.budget, "trials": self.plan.trials}
-        about |= {"fresh": config.fresh, "settings": len(self.space), "round": self.round, **machine(self.choice, self.devices)}
+        about |= {"fresh": config.fresh, "settings": len(self.space), "round": self.round, **self.playing.machine()}
         self.hub.emit(run_started(self.command, config, task=config.task, hosts=config.hosts, rounds=self.rounds, **about))
         self._tell({trial for trial, _ in self.played})
 
     def run_round(self, progress: Progress | None = None) -> None:
         """Play the next hosts."""
-        jobs = self._jobs()[: self.config.side_by_side(gpu=self.gpu)]
+        jobs = self._jobs()[: self.config.side_by_side(gpu=self.playing.gpu)]
         self._draw(max(trial for trial, _ in jobs))
         controllers = {trial: self.kind.factory(self.settings(self.trials[trial])) for trial, _ in jobs}
         decider = TrialDecider([controllers[trial] for trial, _ in jobs], [trial for trial, _ in jobs])
         starts = [Start(self.config.task, self.config.seed + host) for _, host in jobs]
-        play = Play(self.environment, decider, starts, hub=self.hub, first=self.hosts_begun, round=self.round + 1)
+        play = Play(self.playing.environment, decider, starts, hub=self.hub, first=self.hosts_begun, round=self.round + 1)
         results = play.through(progress)
-        self.engines = self.environment.engines()
+        self.playing.engines = self.playing.environment.engines()
         self.hosts_begun += len(jobs)
         self.spent += sum(host.epochs for host in play.started)
         assert self.spent <= self.plan.cost <= self.config.budget, "the plan said what it costs"
@@ -313,35 +295,29 @@ class SearchRun:
 
     def close(self) -> None:
         """End the workers."""
-        if self._environment is not None:
-            self._environment.close()
-            self._environment = None
+        self.playing.close()
 
     # Saving
 
     def state(self) -> dict[str, Any]:
         """Everything between two rounds. No host is part of it: each is played to its end within a round."""
         return {
-            "config": to_toml(self.config.lasting()),
-            "plugins": plugin_hashes(self.config.plugins),
+            **self.playing.state(),
             "space": {key: str(entry) for key, entry in self.space.items()},
             "round": self.round,
             "spent": self.spent,
             "hosts_begun": self.hosts_begun,
             "trials": self.trials,
             "played": [[*job, to_plain(played)] for job, played in self.played.items()],
-            "engines": self.engines,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, bit for bit."""
-        if state["config"] != to_toml(self.config.lasting()):
-            raise CheckpointError("the checkpoint was written under another config than the run's config.toml")
-        plugin_hashes(self.config.plugins, state["plugins"])
+        self.playing.load_state(state)
         if state["space"] != {key: str(entry) for key, entry in self.space.items()}:
             raise CheckpointError("this version of Esper searches another space than the search began with; begin a new one")
         self.round, self.spent, self.hosts_begun = state["round"], state["spent"], state["hosts_begun"]
-        self.trials, self.engines = list(state["trials"]), state["engines"]
+        self.trials = list(state["trials"])
         self.played = {(trial, host): Played(**played) for trial, host, played in state["played"]}
 
 

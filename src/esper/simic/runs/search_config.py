@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
 
 from esper.leyline.config import Count, NonNegativeInt, Range, check_ranges
 from esper.simic.growth.config import CARRIED_OUT, DecidedConfig, processes
@@ -18,6 +18,7 @@ class SearchConfig(DecidedConfig):
     Settings of the controller are what the search starts from: trials change those that are searched, and the best is compared with them.
     """
 
+    changeable: ClassVar[tuple[str, ...]] = CARRIED_OUT
     kind: Literal["tune"] = "tune"
     budget: Annotated[int, Range(1, 1_000_000_000)] = 20_000
     """Host epochs to spend in all, the comparison at the end included."""
@@ -52,8 +53,3 @@ class SearchConfig(DecidedConfig):
     def side_by_side(self, *, gpu: bool) -> int:
         """Episodes in a round."""
         return self.together or (256 if gpu else 16)
-
-    def lasting(self) -> SearchConfig:
-        """This config with whatever may change put back to its default: the same for as long as a search goes on."""
-        fresh = SearchConfig()
-        return replace(self, **{name: getattr(fresh, name) for name in CARRIED_OUT})

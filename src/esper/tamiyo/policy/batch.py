@@ -136,4 +136,3 @@ def decision_of(masks: Masks, action: Sequence[int], blueprints: tuple[str, ...]
         place = HEADS.index(Head.BLUEPRINT)
         indices[place] = masks.blueprint_names.index(blueprints[indices[place]])
     return masks.decision(indices)
-

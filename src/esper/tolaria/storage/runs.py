@@ -1,13 +1,13 @@
 """Run folders: where everything about one run lies, and the lock that keeps a second process out.
 
-    run.json       what marks the folder as a run: its id, the command, when it began
-    run.lock       locked by the process that runs; the lock dies with it, however it ends
-    config.toml    the resolved config
-    events.jsonl   what happened
-    checkpoints/   what it can go on from
-    log.txt        the same in plain lines, with the time
-    points/        the runs that a sweep is made of
-    summary.json   the figures; written at the end, so a run that has one is finished
+run.json       what marks the folder as a run: its id, the command, when it began
+run.lock       locked by the process that runs; the lock dies with it, however it ends
+config.toml    the resolved config
+events.jsonl   what happened
+checkpoints/   what it can go on from
+log.txt        the same in plain lines, with the time
+points/        the runs that a sweep is made of
+summary.json   the figures; written at the end, so a run that has one is finished
 """
 
 from __future__ import annotations
