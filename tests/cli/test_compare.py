@@ -138,7 +138,7 @@ def test_below_six_hosts_there_is_no_verdict_and_no_interval() -> None:
 
 
 def test_the_tables_fit_into_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    print_comparison(summary(8, -40.0))
+    print_comparison({**summary(8, -40.0), "run": "runs/digits-compare-001"})
     told = capsys.readouterr().out
     assert max(map(len, told.splitlines())) <= 80
     assert "mine  wait   -42.00 [-43.79, -40.21]" in told

@@ -39,8 +39,8 @@ from esper.leyline.stages import Stage
 KINDS = [
     *("run_started", "run_finished", "round_finished"),
     *("host_started", "epoch_finished", "seed_measured", "interaction", "decided", "rewarded"),
-    *("policy_updated", "plans_played", "arm_examined", "refused", "stage_changed", "gate_checked", "alpha_retargeted", "rolled_back"),
-    "host_finished",
+    *("policy_updated", "arm_examined", "refused", "stage_changed", "gate_checked", "alpha_retargeted", "rolled_back"),
+    *("host_finished", "plans_played"),
     *("sink_failed", "note"),
 ]
 WORDS = {"NaN", "Infinity", "-Infinity"}

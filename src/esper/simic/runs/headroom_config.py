@@ -40,8 +40,7 @@ class HeadroomConfig(GrowthConfig):
     """Processes that grow hosts; by default one for each core, on a GPU one for every 32 hosts, up to eight and half of the cores."""
     member: Literal["standard", "family"] = "family"
     """Family: hosts of all kinds, as policies meet them. Standard: one kind, on which there is nothing to adapt to."""
-    control: bool = False
-    """Not used: the plan that only waits is among those that are tried."""
+    control: Literal[False] = False
     checkpoint_every: Count = 1
     """Rounds between checkpoints."""
     training: TrainingConfig = field(default_factory=permissive)
