@@ -12,7 +12,7 @@ from typing import Any
 
 from esper.cli.files import add_files, check_files, write_file
 from esper.cli.flags import Parser, add_flags, changes
-from esper.leyline.errors import RunError
+from esper.leyline.errors import ConfigError, RunError
 
 
 def asks_to_resume(argv: list[str]) -> bool:
@@ -44,6 +44,7 @@ def watch(run: Callable[..., dict[str, Any]], arguments: argparse.Namespace) -> 
 def resume_settings(run: Path, extra: list[str], command: str) -> dict[str, Any]:
     """What further flags say of a run that goes on, of the settings that one of its kind has. Raises RunError for a run that another
     command goes on with."""
+    from esper.simic.growth.config import GrowthConfig
     from esper.simic.runs.runner import command_of, go_on, read_config
     from esper.tolaria.storage.runs import read_run
 
@@ -53,6 +54,8 @@ def resume_settings(run: Path, extra: list[str], command: str) -> dict[str, Any]
         raise RunError(f"{run} is not a run of esper {command}; {go_on(config, run)}")
     if not extra:
         return {}
+    if not isinstance(config, GrowthConfig):
+        raise ConfigError(f"{extra[0]!r} cannot change when a run goes on; this kind of run goes on as it began")
     parser = Parser(prog=f"esper {command} --resume", allow_abbrev=False)
     add_flags(parser, type(config), everything=False)
     return changes(type(config), parser.parse_args(extra))
