@@ -53,7 +53,7 @@ def verdict(summary: dict[str, Any]) -> list[str]:
         f"{hosts}; score is val accuracy of the harvested network in points, minus rent",
         f"best single plan: {best['described']}, {single} on hosts that it was not chosen by",
         f"a plan chosen for each host scores {_gain(found['before'])} more by what is known before it trains, {_gain(found['during'])} "
-        f"with what its first epochs show; in hindsight it would be {found['hindsight']:+.2f}, most of it luck",
+        f"with what its first epochs show; in hindsight it would be {found['hindsight']:+.2f}, luck included",
     ]
     if again["std"] is not None:
         lines.append(f"the same plan on the same kind of host, born anew, differs by a standard deviation of {again['std']:.2f} points")
