@@ -6,7 +6,7 @@ from typing import Any
 
 from esper.cli.files import check_files
 from esper.cli.flags import add_flags, changes
-from esper.cli.results import join, say
+from esper.cli.results import WIDTH, join, say
 from esper.cli.tables import Row, print_rows
 from esper.cli.watching import RunCommand, asks_to_resume
 from esper.leyline.config import load, replace_fields
@@ -38,7 +38,7 @@ def print_headroom(summary: dict[str, Any]) -> None:
     for title, rows in tables(summary).items():
         print()
         say(title)
-        print_rows(rows, tuple(rows[0]), wrapped=[])
+        print_rows(rows, tuple(rows[0]), wrapped=["plan", "best plan"], width=WIDTH)
     print()
     print(f"best plan: {summary['run']}/plan.toml")
     print(f"run folder: {summary['run']}")
