@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from esper.karn import evaluate
 from esper.karn.evaluate_config import EvaluateConfig
@@ -24,7 +25,8 @@ from esper.leyline.errors import ConfigError, EsperError
 from esper.leyline.reports import Topology
 from esper.tamiyo.controllers.prior import Prior
 from esper.tamiyo.policy.policy_file import save_policy
-from esper.tolaria.data import Data
+from esper.tolaria.data import Data, FinalEvaluation
+from esper.tolaria.tasks import get
 from tests.karn.hand_made import Exploding, biased, sentinel, tiny
 
 DRAWN = tiny(stochastic=True, draws=2, hosts=4, epochs=16)
@@ -138,7 +140,10 @@ def test_the_untouched_split_stays_untouched(monkeypatch: pytest.MonkeyPatch) ->
         raise AssertionError("the test split was read")
 
     monkeypatch.setattr(Data, "test", read)
-    evaluate(["heuristic", biased()], tiny(hosts=1, epochs=3))
+    report = evaluate(["heuristic", biased()], tiny(hosts=1, epochs=3))
+    assert len(report.diagnoses) == 2
+    with pytest.raises(AssertionError, match="was read"):  # what is watched here is what reading it goes through
+        get("digits").load(None, torch.device("cpu")).test(FinalEvaluation(asked_by="a test"))
 
 
 def test_every_page_and_report_can_be_written(healthy: Report) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.kill import outcome
 from esper.cli.main import main
-from esper.leyline.config import load
+from esper.leyline.config import load, replace_fields
 from esper.leyline.errors import ConfigError
 from esper.leyline.events import EpochFinished, HostStarted
-from esper.leyline.space import read_space
+from esper.leyline.space import default_space, read_space
 from esper.nissa import Hub, read_events
 from esper.simic.growth.config import ControllerRunConfig
 from esper.simic.plugins import REGISTERS
@@ -26,6 +28,7 @@ from esper.simic.runs.runner import resume, start
 from esper.simic.runs.search import SearchRun
 from esper.simic.runs.search_config import SearchConfig
 from esper.tamiyo import CONTROLLERS, FixedConfig, HeuristicConfig
+from esper.tolaria.tasks import get as get_task
 from tests.simic.runs import HASTY, Crash, CrashAfter
 
 DEAR = {"widths": "[2,2]", "kernel": "3", "train_size": "96", "batch": "48", "rent": "100"}
@@ -130,13 +133,17 @@ def test_the_budget_is_counted_epoch_by_epoch_and_never_exceeded(found: tuple[Pa
 
 
 def test_the_test_split_is_never_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from esper.tolaria.data import Data
+    from esper.tolaria.data import Data, FinalEvaluation
 
     def refuse(self: Data, ticket: object) -> None:
         raise AssertionError("the test split was read")
 
     monkeypatch.setattr(Data, "test", refuse)
-    start(quick(budget=150, epochs=3), tmp_path / "run", "a search")
+    search = start(quick(budget=150, epochs=3), tmp_path / "run", "a search")["search"]
+    fresh = 2 * search["fresh"]["hosts"] if search["fresh"] else 0
+    assert search["spent"] == 3 * (sum(trial["hosts"] for trial in search["trials"]) + fresh) > 0
+    with pytest.raises(AssertionError, match="was read"):  # what is watched here is what reading it goes through
+        get_task("digits").load(None, torch.device("cpu")).test(FinalEvaluation(asked_by="a test"))
 
 
 def test_a_search_that_finds_nothing_better_says_so(tmp_path: Path) -> None:
@@ -251,9 +258,12 @@ def test_a_small_space_is_used_up_and_then_over() -> None:
 
 
 def test_every_registered_space_fits_its_controller() -> None:
-    for kind in CONTROLLERS.values():
-        if kind.space:
-            read_space(kind.config(), kind.space, kind.name)
+    spaces = {kind.name: (kind, read_space(kind.config(), kind.space, kind.name)) for kind in CONTROLLERS.values() if kind.space}
+    for kind, space in spaces.values():
+        assert set(space) == set(kind.space)
+        for point in list(islice(random_points(space, 0), 20)):
+            replace_fields(kind.config(), point, kind.name)  # every point of the space is a config
+    assert all(default_space(kind.config()) for name, kind in CONTROLLERS.items() if name in ("heuristic", "fixed", "random"))
 
 
 def test_optuna_learns_from_what_it_is_told_and_needs_nothing_else() -> None:

@@ -7,7 +7,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from esper.cli.scenes import Scene, scene_of
+from esper.cli.scene import Scene
+from esper.cli.scenes import scene_of
 from esper.leyline.events import Envelope, Note, RoundFinished, RunStarted, SinkFailed
 
 if TYPE_CHECKING:

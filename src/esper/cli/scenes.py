@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from esper.cli.scene import Scene, mean_of
+from esper.cli.search_scenes import ComparisonScene, PlansScene, SearchScene, SweepScene
 from esper.leyline.events import (
     ArmExamined,
     Envelope,
     EpochFinished,
-    HostFinished,
     HostStarted,
-    PlansPlayed,
     PolicyUpdated,
     Rewarded,
     RunStarted,
@@ -44,45 +42,6 @@ STAGE_COLOURS: dict[Stage, str] = {
 HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
 OPS = ("wait", "germinate", "advance", "fossilize", "prune", "set_alpha_target")
 METHOD_WORDS = {"bc": "behaviour cloning", "iql": "implicit Q-learning"}
-
-
-class Scene(ABC):
-    """One kind of run as it is seen so far."""
-
-    unit: str
-    """What a round is called."""
-
-    def __init__(self, started: RunStarted) -> None:
-        self.started = started
-
-    @abstractmethod
-    def headline(self) -> str:
-        """What is being done, in a line."""
-
-    def machine(self) -> str:
-        """What trains the hosts, and why, as the end of a line; nothing where a loop of one's own does."""
-        about = self.started.about
-        return f"; {about['engine']} engine on {about['devices']}: {about['engine_why']}" if "engine" in about else ""
-
-    @abstractmethod
-    def see(self, envelope: Envelope) -> str | None:
-        """Take an event; a line for one that a log should show at once."""
-
-    @abstractmethod
-    def line(self, round: int) -> str | None:
-        """A round that is over, in a line; None for one that is not worth one."""
-
-    def rewards(self, envelope: Envelope) -> str | None:
-        """What an event says about rewards, in a line; None for one that says nothing."""
-        return None
-
-    def total(self) -> int:
-        """Rounds in all, and whatever comes after them, in rounds."""
-        return self.started.rounds
-
-    @abstractmethod
-    def body(self) -> list[RenderableType]:
-        """All of it as tables and lines."""
 
 
 def scene_of(started: RunStarted) -> Scene:
@@ -196,9 +155,9 @@ class HostsScene(Scene):
         control = [host.last.val_accuracy for host in self.hosts.values() if host.started.twin_of is not None and host.last is not None]
         if not grown:
             return "waiting for the first epoch"
-        val = _mean([host.last.val_accuracy for host in grown if host.last is not None])
-        against = f" ({val - _mean(control):+.2f} against the control)" if control else ""
-        text = f"val {val:.2f}{against}, size x{_mean([host.growth for host in grown]):.2f}"
+        val = mean_of([host.last.val_accuracy for host in grown if host.last is not None])
+        against = f" ({val - mean_of(control):+.2f} against the control)" if control else ""
+        text = f"val {val:.2f}{against}, size x{mean_of([host.growth for host in grown]):.2f}"
         stages = [view.stage for host in grown for view in host.slots.values()]
         counts = [f"{stages.count(stage)} {STAGE_WORDS[stage]}" for stage in STAGE_WORDS if stage in stages and stage is not Stage.DORMANT]
         return ", ".join([text, *counts])
@@ -298,66 +257,6 @@ def _cells(figures: dict[str, float]) -> list[str]:
     return [format(figures[name], form) if name in figures else "" for name, form in shown.items()]
 
 
-# Searches and sweeps
-
-
-class ArmsScene(Scene):
-    """Settings that are compared, each by the score of the hosts it has played so far."""
-
-    def __init__(self, started: RunStarted) -> None:
-        super().__init__(started)
-        self.arms: dict[str, ArmExamined] = {}
-
-    def see(self, envelope: Envelope) -> str | None:
-        if isinstance(envelope.event, ArmExamined):
-            self.arms[envelope.event.arm] = envelope.event
-        return None
-
-    def ranked(self) -> list[ArmExamined]:
-        """Those that came furthest first, and of these the best."""
-        return sorted(self.arms.values(), key=lambda arm: (-arm.hosts, -arm.score))
-
-    def line(self, round: int) -> str | None:
-        if not self.arms:
-            return None
-        best = self.ranked()[0]
-        return f"{len(self.arms)} tried, ahead is {best.arm} with a score of {best.score:.2f} on {best.hosts} hosts"
-
-    def body(self) -> list[RenderableType]:
-        from rich.table import Table
-
-        table = Table(box=None, padding=(0, 1))
-        table.add_column("")
-        for name in ("hosts", "score", "val", "size"):
-            table.add_column(name, justify="right", no_wrap=True)
-        for arm in self.ranked()[:SHOWN_ROUNDS]:
-            table.add_row(arm.arm, str(arm.hosts), f"{arm.score:.2f}", f"{arm.accuracy:.2f}", f"x{arm.growth:.2f}")
-        return [table] if self.arms else []
-
-
-class SearchScene(ArmsScene):
-    """Trials of a controller's settings."""
-
-    unit = "round"
-
-    def headline(self) -> str:
-        about = self.started.about
-        searched = f"{about['trials']} trials of {about['settings']} settings of {about['controller']} on {self.started.task}"
-        spent = f"{self.started.hosts} hosts and more each, then {about['fresh']} fresh ones, within {int(about['budget']):,} host epochs"
-        return f"{searched}: {spent}{self.machine()}"
-
-
-class SweepScene(ArmsScene):
-    """Points of a sweep, each a run of its own."""
-
-    unit = "point"
-
-    def headline(self) -> str:
-        about = self.started.about
-        what = f"esper train {about['method']} on {self.started.task.replace(',', ', ')}"
-        return f"{what} at {self.started.rounds} points over {about['over']}"
-
-
 # A policy that learns from recordings
 
 
@@ -397,89 +296,9 @@ class RecordingsScene(Scene):
         return [Text(self.line(0) or "")] if self.figures else []
 
 
-# Arms on the same hosts
-
-
-class ComparisonScene(Scene):
-    """Arms that play the same hosts one after another, a chunk at a time."""
-
-    unit = "round"
-
-    def __init__(self, started: RunStarted) -> None:
-        super().__init__(started)
-        self.arm_of: dict[int, str] = {}
-        self.accuracies: dict[str, list[float]] = {}
-        """On test, by arm."""
-        self.last = ""
-
-    def headline(self) -> str:
-        started = self.started
-        hosts = f"{started.hosts} host{'s' if started.hosts > 1 else ''} of {started.task.replace(',', ', ')}"
-        return f"comparison on {hosts}: {started.about['arms']}{self.machine()}"
-
-    def see(self, envelope: Envelope) -> str | None:
-        match envelope.host, envelope.event:
-            case int(number), HostStarted(arm=arm):
-                self.arm_of[number] = self.last = arm
-            case int(number), HostFinished(test_accuracy=float(accuracy)):
-                self.accuracies.setdefault(self.arm_of[number], []).append(accuracy)
-        return None
-
-    def line(self, round: int) -> str:
-        return self._shown(self.last)
-
-    def body(self) -> list[RenderableType]:
-        from rich.text import Text
-
-        return [Text(self._shown(arm)) for arm in self.accuracies]
-
-    def _shown(self, arm: str) -> str:
-        found = self.accuracies[arm]
-        return f"{arm}: test {_mean(found):.2f} on {len(found)} host{'s' if len(found) > 1 else ''}"
-
-
-# Plans on the same hosts
-
-
-class PlansScene(Scene):
-    """Many plans, a chunk of episodes at a time."""
-
-    unit = "round"
-
-    def __init__(self, started: RunStarted) -> None:
-        super().__init__(started)
-        self.found: PlansPlayed | None = None
-
-    def headline(self) -> str:
-        started = self.started
-        plans = f"{started.about['plans']} plans on {started.hosts} hosts of {started.task.replace(',', ', ')}"
-        return f"headroom: {plans}, in {started.about['workers']} processes{self.machine()}"
-
-    def see(self, envelope: Envelope) -> str | None:
-        if isinstance(envelope.event, PlansPlayed):
-            self.found = envelope.event
-        return None
-
-    def line(self, round: int) -> str | None:
-        found = self.found
-        if found is None:
-            return None
-        best = f"; best so far {found.best}, score {found.score:.2f}" if found.best else ""
-        return f"{found.episodes} episodes of {found.plans} plans{best}"
-
-    def body(self) -> list[RenderableType]:
-        from rich.text import Text
-
-        return [Text(self.line(0) or "")]
-
-
 def _points(host: HostView) -> str:
     return "" if host.last is None else f"{host.last.val_accuracy:.2f}"
 
 
 def _parts(components: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:+.4f}" for name, value in components.items())
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
