@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 
 from esper.leyline.reports import Isolation
 from esper.tolaria.storage.checkpoint import CheckpointStore
-from esper.tolaria.training.captured import Captured
+from esper.tolaria.training.captured import Captured, GraphPool
 from esper.tolaria.training.engine import FleetEngine, SerialEngine
 from esper.tolaria.training.host import Host
 from tests.tolaria.doubles import double_host, variant
@@ -114,6 +115,20 @@ def test_what_is_saved_on_a_gpu_goes_on_on_a_cpu(member: dict[str, object]) -> N
     after(SerialEngine(), fresh, part(3, 5))
     for host, other in zip(straight, fresh, strict=True):
         assert_close(on_cpu(learned(host)), learned(other), LEARNED)
+
+
+def test_memory_for_what_is_captured_serves_again_when_all_of_it_was_dropped() -> None:
+    pool, x = GraphPool(), torch.zeros(3, device="cuda")
+    for done in (3, 6):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            work = Captured(lambda: x.copy_(x + 1), pool)
+            for _ in range(3):
+                work()
+        torch.cuda.synchronize()
+        assert x.tolist() == [done] * 3
+        del work
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def part(begin: int, end: int) -> Sequence[Sequence[Step]]:

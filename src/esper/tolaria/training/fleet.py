@@ -28,6 +28,7 @@ from esper.leyline.stages import Stage
 from esper.tolaria.data import Split, stream_seed
 from esper.tolaria.data.streams import draws_from
 from esper.tolaria.tasks.registry import augment_stream
+from esper.tolaria.training.captured import GraphPool
 from esper.tolaria.training.config import Precision
 from esper.tolaria.training.fleet_work import Measurement, Phase, Step, phases_of
 from esper.tolaria.training.host import EpochPlan, Host, batch_sizes
@@ -143,7 +144,7 @@ class Fleet:
         if device.type == "cuda":
             self.cap = max(self.cap, MEASURED_BYTES // (32 * like.split.x[0].numel() * like.split.x.element_size()))
         self.pool: _Pool | None = None
-        self.graphs = torch.cuda.graph_pool_handle() if device.type == "cuda" and room.spare else None
+        self.graphs = GraphPool() if device.type == "cuda" and room.spare else None
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._view: View | None = None
         self._shadow: View | None = None
