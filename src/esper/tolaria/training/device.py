@@ -25,7 +25,7 @@ def device_named(name: str) -> torch.device:
         # The same command gives the same numbers twice: fleets run on several streams, for which cuBLAS needs memory of a fixed size.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         if sys.platform == "linux" and "PYTORCH_ALLOC_CONF" not in os.environ:
-            # Shapes change whenever something grows. Eight processes with 26 CIFAR-10 hosts each had 8 GiB of 139 left without this, and 54 with it.
+            # Shapes change whenever something grows: of 139 GiB eight processes of 26 CIFAR-10 hosts each left 8 without this, 54 with it.
             os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
         return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
