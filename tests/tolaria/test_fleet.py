@@ -375,3 +375,17 @@ class Spy(SerialEngine):
     def run_epoch(self, hosts: Sequence[Host], progress: Callable[[int], None] | None = None) -> list[EpochReport]:
         self.trained.append(list(hosts))
         return super().run_epoch(hosts, progress)
+
+
+def test_what_is_measured_lies_where_it_lay_so_that_what_was_captured_reads_it_there() -> None:
+    engine, hosts = FleetEngine(spare=True), growing()
+    places = []
+    for step in (Step(1, 1), Step(), Step()):
+        engine.run_epoch(hosts)
+        for host in hosts:
+            act(host, step)
+        (fleet,) = (fleet for kept in engine._fleets.values() for fleet in kept)
+        views = [each.view for each in fleet._measurements.values()]
+        tensors = [values for view in views for values in (view.values, *(bound.values for bound in view.bounds.values()))]
+        places.append([(name, each.data_ptr()) for values in tensors for name, each in values.items()])
+    assert places[1] == places[2]

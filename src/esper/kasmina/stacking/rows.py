@@ -139,6 +139,11 @@ class Rows:
         """Copies of the tensors of these rows, int64 (n,), any of them any number of times, by name: (n, *shape)."""
         return {name: each.index_select(0, rows) for name, each in (*self.learned.items(), *self.fixed.items())}
 
+    def copy(self, rows: Tensor, into: Mapping[str, Tensor]) -> None:
+        """Copy the tensors of these rows again, to where they were copied before: what was captured reads them there."""
+        for name, each in (*self.learned.items(), *self.fixed.items()):
+            torch.index_select(each, 0, rows, out=into[name])
+
     def _shaped(self, flat: Tensor) -> dict[str, Tensor]:
         """A vector as tensors by name, (rows, *shape)."""
         parts = flat.split([len(self) * size for size in self.sizes]) if self.names else ()

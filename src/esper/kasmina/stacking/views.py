@@ -52,7 +52,7 @@ class _Bound:
     def copy(self) -> None:
         """Copy what is a copy again."""
         if self.which is not None:
-            self.values.update(self.seeds.rows.copies(self.which))
+            self.seeds.rows.copy(self.which, self.values)
 
 
 @dataclass(slots=True, eq=False)
@@ -231,9 +231,9 @@ class View:
         return self.stack.network
 
     def copy(self) -> None:
-        """Copy everything that is a copy again."""
+        """Copy everything that is a copy again, in place."""
         if self.learns is not Role.LEARNS:
-            self.values.update(self.stack.rows.copies(self.which))
+            self.stack.rows.copy(self.which, self.values)
         for bound in self.bounds.values():
             bound.copy()
 
