@@ -21,10 +21,10 @@ BUILT_IN = ("digits", "stdlib", "cifar10", "cifar10-impaired", "cifar10-deep", "
 def test_members_are_the_same_in_every_process_and_release() -> None:
     # Golden values: a change here changes what every recorded run was trained on.
     drawn = [get("digits").family.draw(seed) for seed in range(3)]
-    assert [(m.widths, m.kernel, m.train_size, m.label_noise, m.epochs, m.schedule, m.decay) for m in drawn] == [
-        ((4, 4, 8), 3, 0, 0.5, 25, "cosine", 1.0),
-        ((8, 8, 8), 1, 0, 0.0, 40, "step", 0.2),
-        ((4, 4, 8), 1, 0, 0.0, 25, "cosine", 0.2),
+    assert [(m.widths, m.kernels, m.train_size, m.label_noise, m.epochs, m.schedule, m.decay, m.rent) for m in drawn] == [
+        ((8, 8, 8), (3, 1, 1), 0, 0.5, 25, "cosine", 1.0, 0.0),
+        ((4, 4, 8), (1, 1, 1), 0, 0.0, 40, "step", 0.2, 0.0),
+        ((8, 16, 32), (1, 1, 1), 0, 0.0, 25, "cosine", 0.2, 60.0),
     ]
     assert drawn[0].batch == 64
 
@@ -49,9 +49,20 @@ def test_a_field_of_a_member_does_not_depend_on_what_else_varies() -> None:
 
 def test_the_digits_family_has_hosts_with_nothing_and_with_much_to_gain() -> None:
     members = [get("digits").family.draw(seed) for seed in range(200)]
-    assert any(m.kernel == 3 and m.widths == (8, 16, 32) and not m.label_noise and not m.train_size for m in members)
+    assert any(m.kernels == (3, 3, 3) and m.widths == (8, 16, 32) and not m.label_noise and not m.train_size for m in members)
     assert any(m.label_noise == 0.5 and m.train_size == 150 for m in members)
-    assert any(m.kernel == 1 and not m.label_noise and not m.train_size for m in members)
+    assert any(m.rent == 60 and not m.label_noise for m in members)
+    assert any(m.kernels == (1, 1, 1) and not m.label_noise and not m.train_size and not m.rent for m in members)
+
+
+def test_one_kernel_for_all_blocks_takes_the_place_of_those_that_a_family_draws() -> None:
+    family = get("digits").family
+    assert {family.with_fixed(kernel=5).draw(seed).kernels for seed in range(30)} == {()}
+    assert {family.with_fixed(kernel=5, kernels=(1, 3, 3)).draw(seed).kernels for seed in range(30)} == {(1, 3, 3)}
+    assert {family.with_fixed(widths=(4, 4)).draw(seed).kernels for seed in range(30)} == {()}
+    assert len({family.with_fixed(widths=(4, 4, 4)).draw(seed).kernels for seed in range(30)}) == 4
+    with pytest.raises(ConfigError, match="'kernels' has 2 sizes; expected one for each of the 3 widths"):
+        family.with_fixed(kernels=(1, 3))
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -50,6 +50,8 @@ _BUDGETS: Choices = {
     "decay": (0.2, 0.4, 1.0),
 }
 """How long a host trains and how its learning rate falls, in every family."""
+_RENTS: Choices = {"rent": (0.0, 5.0, 20.0, 60.0)}
+"""What size costs a host's user, from nothing to more than growth can bring."""
 
 register(
     VisionTask(
@@ -66,12 +68,14 @@ register(
         family=Family(
             # Convolutions of size 1 see no shapes, so this host ends near 45 % where one grown convolution brings it above 90 %.
             standard=Member(widths=(8, 8, 8), kernel=1, epochs=25, batch=64, learning_rate=0.2),
+            # A block may be too narrow, or see no shapes, at the front, in the middle, behind or nowhere.
             ranges={
-                "widths": ((2, 4, 8), (4, 4, 8), (8, 8, 8), (8, 16, 32)),
-                "kernel": (1, 3),
+                "widths": ((8, 8, 8), (2, 8, 8), (8, 2, 8), (4, 4, 8), (8, 16, 32)),
+                "kernels": ((1, 1, 1), (1, 3, 3), (3, 1, 1), (3, 3, 3)),
                 "train_size": (0, 0, 400, 150),
                 "label_noise": (0.0, 0.0, 0.2, 0.5),
                 "learning_rate": (0.1, 0.2),
+                **_RENTS,
                 **_BUDGETS,
             },
         ),
@@ -92,6 +96,7 @@ register(
                 "layers": (1, 2, 3),
                 "train_size": (1024, 2048, 4096),
                 "learning_rate": (2e-3, 3e-3, 5e-3),
+                **_RENTS,
                 **_BUDGETS,
             },
         ),
@@ -101,14 +106,13 @@ register(
 _PHOTOGRAPHS = Family(
     standard=Member(widths=(8, 16, 32), epochs=40, batch=128, learning_rate=0.2, augment=True),
     ranges={
-        "widths": ((2, 4, 8), (4, 8, 16), (8, 16, 32), (16, 32, 64)),
-        "kernel": (3, 3, 1),
-        "depth": (1, 1, 2),
-        "slots": ("before", "before", "both"),
-        "train_size": (0, 0, 5000, 1500),
+        "widths": ((8, 16, 32), (2, 16, 32), (8, 2, 32), (16, 32, 64)),
+        "kernels": ((1, 1, 1), (1, 3, 3), (3, 1, 1), (3, 3, 3)),
+        "train_size": (0, 5000, 1500),
         "label_noise": (0.0, 0.0, 0.2, 0.5),
         "learning_rate": (0.1, 0.2),
         "augment": (True, False),
+        **_RENTS,
         **_BUDGETS,
     },
 )
@@ -120,7 +124,7 @@ def _cifar_task(name: str, summary: str, family: Family) -> VisionTask:
 
 register(_cifar_task("cifar10", "photographs in ten classes: the main task", _PHOTOGRAPHS))
 register(_cifar_task("cifar10-impaired", "rescue of a host that sees no shapes", _PHOTOGRAPHS.with_fixed(widths=(1, 2, 4), kernel=1)))
-register(_cifar_task("cifar10-deep", "a deep host with five slots, or ten", _PHOTOGRAPHS.with_fixed(widths=(8, 16, 32, 64, 128))))
+register(_cifar_task("cifar10-deep", "a deep host with five slots", _PHOTOGRAPHS.with_fixed(widths=(8, 16, 32, 64, 128), kernel=3)))
 
 register(
     VisionTask(
@@ -151,6 +155,7 @@ register(
                 "layers": (2, 4, 6),
                 "train_size": (4096, 8192),
                 "learning_rate": (5e-4, 1e-3),
+                **_RENTS,
                 **_BUDGETS,
             },
         ),

@@ -111,8 +111,14 @@ class Family:
         return replace_fields(self.standard, drawn, "Member")
 
     def with_fixed(self, **values: Any) -> Family:
-        """This family with some fields the same for every member: `family.with_fixed(epochs=40, widths=(8, 16, 32))`."""
-        return Family(
-            standard=replace_fields(self.standard, values, "Member"),
-            ranges={name: choices for name, choices in self.ranges.items() if name not in values},
-        )
+        """This family with some fields the same for every member: `family.with_fixed(epochs=40, widths=(8, 16, 32))`.
+
+        One `kernel`, and another number of blocks, take the place of the `kernels` that the family draws.
+        """
+        if "kernel" in values:
+            values = {"kernels": (), **values}
+        standard = replace_fields(self.standard, values, "Member")
+        ranges = {name: choices for name, choices in self.ranges.items() if name not in values}
+        if any(kernels and len(kernels) != len(standard.widths) for kernels in ranges.get("kernels", ())):
+            del ranges["kernels"]
+        return Family(standard=standard, ranges=ranges)
