@@ -27,7 +27,7 @@ from esper.tolaria.training.stackable import check_fleet, check_memory, fleet_ke
 from esper.tolaria.training.validation import Score, read_all
 
 Progress = Callable[[int], None]
-LEAST_FOR_NEW, LEAST_FREE = 0.4, 0.1
+LEAST_FOR_NEW, LEAST_FREE = 0.4, 0.3
 """Shares of a GPU's memory below which what nobody needs now is let go: before a fleet is made, and before an epoch, when other processes
 may need it."""
 FLEETS_KEPT = 3
@@ -293,8 +293,8 @@ def _memory_told() -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         raise DeviceError(
-            "the GPU ran out of memory; what was saved is intact: go on with fewer --hosts, a smaller --training.eval-batch, "
-            "--training.precision bf16, or more --devices"
+            "the GPU ran out of memory; what was saved is intact: go on with fewer hosts at once (--hosts, --together, --chunk), a smaller "
+            "--training.eval-batch, --training.precision bf16, or more --devices"
         ) from error
 
 
