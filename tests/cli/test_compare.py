@@ -59,7 +59,7 @@ def test_the_command_compares_and_shows_a_finished_comparison_again(tmp_path: Pa
 
 
 def test_a_comparison_that_is_killed_goes_on_to_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = ["heuristic", "--seeds", "12", "--chunk", "1", *TINY, "--quiet"]
+    settings = ["heuristic", "--seeds", "12", "--together", "1", *TINY, "--quiet"]
     assert main(["compare", *settings, "--run", "alone"]) == 0
     running = subprocess.Popen(esper(*settings, "--run", "killed"), env=environment(), stdout=subprocess.DEVNULL)
     checkpoints = tmp_path / "killed" / "checkpoints"

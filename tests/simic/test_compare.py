@@ -37,7 +37,7 @@ TINY = CompareConfig(
     policies=("fixed",),
     seeds=2,
     epochs=6,
-    chunk=2,
+    together=2,
     workers=1,
     fix={"widths": "[2,2,4]", "kernel": "1", "train_size": "100"},
     training=HASTY,
@@ -97,7 +97,7 @@ def test_a_copy_of_the_heuristic_scores_exactly_as_the_heuristic(tmp_path: Path)
 
 
 def test_several_hosts_at_a_time_in_several_processes_have_the_figures_of_one(tmp_path: Path) -> None:
-    alone, together = (compared(replace(TINY, epochs=3, chunk=chunk, workers=workers)) for chunk, workers in ((1, 1), (2, 2)))
+    alone, together = (compared(replace(TINY, epochs=3, together=chunk, workers=workers)) for chunk, workers in ((1, 1), (2, 2)))
     assert alone["rows"] == together["rows"]
 
 
@@ -210,7 +210,7 @@ def test_learning_its_examination_and_rewards_never_read_the_test_split(monkeypa
 def test_a_comparison_that_crashes_ends_as_one_left_alone(engine: Any, crashes: Sequence[int], tmp_path: Path) -> None:
     save_policy(opinionated(), tmp_path / "policy.safetensors")
     policies = ("fixed", str(tmp_path / "policy.safetensors"))
-    config = replace(TINY, policies=policies, arms=("static-final",), epochs=4, chunk=1, engine=engine)
+    config = replace(TINY, policies=policies, arms=("static-final",), epochs=4, together=1, engine=engine)
     left_alone = start(config, tmp_path / "alone", "a comparison")
     for number, round in enumerate(crashes):
         sinks = [CrashAfter(round)]

@@ -92,7 +92,7 @@ def test_the_command_stops_where_it_is_told_and_goes_on_to_the_same_figures(tmp_
             if line.startswith("round 2/"):
                 killed.kill()
                 break
-    went_on = esper(tmp_path, "--resume", "killed", "--json", "killed.json", "--html", "killed.html")
+    went_on = esper(tmp_path, "--resume", "killed", "--together", "7", "--json", "killed.json", "--html", "killed.html")
     whole = esper(tmp_path, *flags, "--run", "whole", "--json", "whole.json", "--quiet")
     assert went_on.returncode == whole.returncode == 0, went_on.stderr + whole.stderr
     found = [json.loads((tmp_path / f"{name}.json").read_text()) for name in ("killed", "whole")]

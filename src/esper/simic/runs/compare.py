@@ -86,7 +86,7 @@ class CompareRun:
     @property
     def rounds(self) -> int:
         """Parts times chunks."""
-        return len(self.parts) * -(-len(self.starts) // self.config.chunk)
+        return len(self.parts) * -(-len(self.starts) // self.config.together)
 
     @property
     def done(self) -> bool:
@@ -111,7 +111,7 @@ class CompareRun:
         """The next part on a chunk of hosts; the next chunk once every part has played this one."""
         began = time.monotonic()
         chunk, part = self.round // len(self.parts), self.parts[self.round % len(self.parts)]
-        places = range(len(self.starts))[chunk * self.config.chunk : (chunk + 1) * self.config.chunk]
+        places = range(len(self.starts))[chunk * self.config.together : (chunk + 1) * self.config.together]
         starts = [self._start(part, place) for place in places]
         play = Play(self.playing.environment, self._decider(part, len(starts)), starts, hub=self.hub, first=self.hosts_begun, arm=part)
         self.ended[part] += [Ended(*each) for each in zip(play.started, play.through(progress), strict=True)]

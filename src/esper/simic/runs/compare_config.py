@@ -47,14 +47,14 @@ class CompareConfig(GrowthConfig):
     """A TOML file with a [fixed] table, such as the best plan of a search for headroom: what the arm `fixed` does."""
     sizes: Annotated[int, Range(2, 64)] = 4
     """Networks in a sweep, from the bare host to the largest."""
-    chunk: Count = 16
+    together: Count = 16
     """Hosts that an arm plays at once; a checkpoint follows, so no more than these are lost. A GPU does well with 256."""
     workers: Annotated[int, Range(1, 1024)] | None = None
     """Processes that grow hosts; by default one for each core, on a GPU one for every 32 hosts, up to eight and half of the cores."""
     control: bool = False
     """Of no use here: the arm `wait` is every host without growth."""
     checkpoint_every: Count = 1
-    """Rounds between checkpoints; a round is one arm on one chunk of hosts."""
+    """Rounds between checkpoints; a round is one arm on so many hosts."""
     training: TrainingConfig = field(default_factory=permissive)
     heuristic: HeuristicConfig = field(default_factory=HeuristicConfig)
     fixed: FixedConfig = field(default_factory=FixedConfig)
@@ -91,7 +91,7 @@ class CompareConfig(GrowthConfig):
 
     def processes(self, *, gpu: bool) -> int:
         """In how many processes hosts grow."""
-        return processes(self.workers, min(self.chunk, self.seeds * len(self.task)), gpu=gpu)
+        return processes(self.workers, min(self.together, self.seeds * len(self.task)), gpu=gpu)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

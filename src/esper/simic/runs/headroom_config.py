@@ -16,7 +16,7 @@ from esper.tolaria.training.config import TrainingConfig
 class HeadroomConfig(GrowthConfig):
     """Everything that decides a search for what there is to win. Written to config.toml, from which the same search starts again."""
 
-    changeable: ClassVar[tuple[str, ...]] = CARRIED_OUT
+    changeable: ClassVar[tuple[str, ...]] = (*CARRIED_OUT, "together")
     kind: Literal["headroom"] = "headroom"
     task: tuple[str, ...] = ("digits",)
     """What to search on; several tasks take turns."""

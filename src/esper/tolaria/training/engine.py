@@ -293,7 +293,7 @@ def _memory_told() -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         raise DeviceError(
-            "the GPU ran out of memory; what was saved is intact: go on with fewer hosts at once (--hosts, --together, --chunk), a smaller "
+            "the GPU ran out of memory; what was saved is intact: go on with fewer hosts at once (--hosts, --together), a smaller "
             "--training.eval-batch, --training.precision bf16, or more --devices"
         ) from error
 
