@@ -137,9 +137,16 @@ class View:
             seeds = sum(size for key, size in every.items() if key.slot == id and key.blueprint)
             rows = sum(size for (slot, _), size in needs.kinds.items() if slot == id)
             if rows:
-                source = ints(seeds + needs.kinds.get((id, Kind.GATED), 0))
-                of_rows = [ints(needs.rows) for _ in range(3)]
-                self._slots[id] = _Numbers(source, bools(seeds), ints(rows), ints(rows), *of_rows, floats(needs.rows))
+                self._slots[id] = _Numbers(
+                    source=ints(seeds + needs.kinds.get((id, Kind.GATED), 0)),
+                    isolated=bools(seeds),
+                    among=ints(rows),
+                    positions=ints(rows),
+                    place=ints(needs.rows),
+                    kind=ints(needs.rows),
+                    nth=ints(needs.rows),
+                    alpha=floats(needs.rows),
+                )
         self._make()
 
     def _make(self) -> None:

@@ -32,7 +32,7 @@ TILE = 4096
 MOST = tl.constexpr(16)
 """Stacks of seeds at a slot."""
 LARGEST = 2**31
-"""Numbers in the buffer, below which our kernels count."""
+"""Numbers in a buffer, below which our kernels count."""
 ALIGNED = 16
 """Bytes that addresses are multiples of."""
 
@@ -118,7 +118,7 @@ def _take(
 def _take_back(
     gradient: tl.tensor,
     out: tl.tensor,
-    parts: tuple[int, ...],
+    parts: tl.tuple,
     second: tl.tensor,
     gated: tl.tensor,
     block: tl.tensor,
@@ -169,7 +169,7 @@ FIXED = ["gamma", "block", "place_of", "kind_of", "nth_of", "alpha_of", "narrow"
 def _put(
     h: tl.tensor,
     out: tl.tensor,
-    branches: tuple[int, ...],
+    branches: tl.tuple,
     gamma: tl.tensor,
     gate: tl.tensor,
     squares: tl.tensor,
@@ -267,8 +267,8 @@ def _size(squares, chunks, count, BLOCK: tl.constexpr):  # type: ignore[no-untyp
 def _put_back(
     gradient: tl.tensor,
     h: tl.tensor,
-    branches: tuple[int, ...],
-    of_branches: tuple[int, ...],
+    branches: tl.tuple,
+    of_branches: tl.tuple,
     gamma: tl.tensor,
     of_gamma: tl.tensor,
     gate: tl.tensor,
@@ -412,7 +412,7 @@ def fits(h: Tensor, gamma: Tensor, tables: Tables) -> bool:
     if layout is None or len(tables.sizes) > MOST.value:
         return False
     channels = layout.inner if layout.last else layout.outer
-    return channels <= TILE and len(tables.source) * h[:, 0].numel() < LARGEST
+    return channels <= TILE and max(len(tables.source), tables.seconds) * h[:, 0].numel() < LARGEST
 
 
 @dataclass(slots=True, eq=False)
