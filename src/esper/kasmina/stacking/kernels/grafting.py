@@ -27,8 +27,10 @@ from esper.kasmina.stacking.kernels.sums import summed
 from esper.kasmina.stacking.needs import Kind
 from esper.kasmina.stacking.tables import Tables
 
-TILE = 4096
-"""Numbers of a row that a program computes."""
+TILE, SMALL_TILE = 4096, 1024
+"""Numbers of a row that a program computes, so that there are programs enough where rows are small."""
+SMALL = 1 << 17
+"""Numbers of a row, up to which it is small."""
 MOST = tl.constexpr(16)
 """Stacks of seeds at a slot."""
 LARGEST = 2**31
@@ -371,12 +373,13 @@ class _Layout:
     @property
     def blocks(self) -> tuple[int, int, int]:
         """Samples, outer and inner places in a block."""
+        tile = SMALL_TILE if self.samples * self.outer * self.inner <= SMALL else TILE
         outer, inner = triton.next_power_of_2(self.outer), triton.next_power_of_2(self.inner)
         if self.last:
-            outer = min(outer, max(1, TILE // inner))
+            outer = min(outer, max(1, tile // inner))
         else:
-            inner = min(inner, max(1, TILE // outer))
-        return min(triton.next_power_of_2(self.samples), max(1, TILE // (outer * inner))), outer, inner
+            inner = min(inner, max(1, tile // outer))
+        return min(triton.next_power_of_2(self.samples), max(1, tile // (outer * inner))), outer, inner
 
     @property
     def chunks(self) -> int:
