@@ -27,7 +27,7 @@ from esper.kasmina.stacking.kernels.sums import summed
 from esper.kasmina.stacking.needs import Kind
 from esper.kasmina.stacking.tables import Tables
 
-TILE, SMALL_TILE = 4096, 1024
+TILE, SMALL_TILE = 2048, 1024
 """Numbers of a row that a program computes, so that there are programs enough where rows are small."""
 SMALL = 1 << 17
 """Numbers of a row, up to which it is small."""
@@ -392,7 +392,8 @@ class _Layout:
 
     @property
     def warps(self) -> int:
-        return min(8, max(1, math.prod(self.blocks) // 512))
+        """So that a thread has eight numbers: with more, what it holds leaves room for few others."""
+        return min(8, max(1, math.prod(self.blocks) // 256))
 
 
 def _layout(x: Tensor, gamma: Tensor) -> _Layout | None:
