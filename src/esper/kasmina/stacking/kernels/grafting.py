@@ -44,6 +44,13 @@ STEP, LEAST = tl.constexpr(BOOST_STEP), tl.constexpr(1e-12)
 
 
 @triton.jit
+def _turn(chunks):  # type: ignore[no-untyped-def]
+    """The row, or place, and the chunk of a program: what is side by side in memory is computed at the same time."""
+    count = tl.num_programs(0) // chunks
+    return tl.program_id(0) % count, tl.program_id(0) // count
+
+
+@triton.jit
 def _tile(chunk, samples, outer, inner, BLOCK_SAMPLES: tl.constexpr, BLOCK_OUTER: tl.constexpr, BLOCK_INNER: tl.constexpr):  # type: ignore[no-untyped-def]
     """Which numbers of a row are in a chunk of it: samples, places in the two dimensions of a sample, and what of the block there is."""
     wide, high = tl.cdiv(inner, BLOCK_INNER), tl.cdiv(outer, BLOCK_OUTER)
@@ -106,8 +113,8 @@ def _take(
     BLOCK_INNER: tl.constexpr,
 ) -> None:
     """A chunk of a place, from its row."""
-    place = tl.program_id(0) // chunks
-    sample, above, along, mask = _tile(tl.program_id(0) % chunks, samples, outer, inner, BLOCK_SAMPLES, BLOCK_OUTER, BLOCK_INNER)
+    place, chunk = _turn(chunks)
+    sample, above, along, mask = _tile(chunk, samples, outer, inner, BLOCK_SAMPLES, BLOCK_OUTER, BLOCK_INNER)
     row, first, size = _at(source, place), _at(block, 3 * place + 1), _at(block, 3 * place + 2)
     within, step = above * inner + along, outer * inner
     values = tl.load(h + (sample * rows + row) * step + within, mask=mask, other=0.0)
@@ -145,8 +152,8 @@ def _take_back(
 
     given: a bit for each part that has a gradient, then for the gates' and for the second ones.
     """
-    row = tl.program_id(0) // chunks
-    sample, above, along, mask = _tile(tl.program_id(0) % chunks, samples, outer, inner, BLOCK_SAMPLES, BLOCK_OUTER, BLOCK_INNER)
+    row, chunk = _turn(chunks)
+    sample, above, along, mask = _tile(chunk, samples, outer, inner, BLOCK_SAMPLES, BLOCK_OUTER, BLOCK_INNER)
     within, step = above * inner + along, outer * inner
     whole = (sample * rows + row) * step + within
     values = tl.load(gradient + whole, mask=mask, other=0.0).to(tl.float32)
@@ -197,7 +204,7 @@ def _put(
 
     LAST: whether channels are the inner of the two dimensions. squares: (2, places, chunks), of which the first half is for the features.
     """
-    row, chunk = tl.program_id(0) // chunks, tl.program_id(0) % chunks
+    row, chunk = _turn(chunks)
     sample, above, along, mask = _tile(chunk, samples, outer, inner, BLOCK_SAMPLES, BLOCK_OUTER, BLOCK_INNER)
     within, step = above * inner + along, outer * inner
     whole = (sample * rows + row) * step + within
@@ -247,7 +254,7 @@ def _squares(
     BLOCK_INNER: tl.constexpr,
 ) -> None:
     """The sum of squares of a chunk of the gradient of a row that is isolated, into the second half of `squares`."""
-    place, chunk = tl.program_id(0) // chunks, tl.program_id(0) % chunks
+    place, chunk = _turn(chunks)
     row = _at(source, place)
     if (_at(place_of, row) == place) & (_at(kind_of, row) == ISOLATED):
         sample, above, along, mask = _tile(chunk, samples, outer, inner, BLOCK_SAMPLES, BLOCK_OUTER, BLOCK_INNER)
@@ -306,7 +313,7 @@ def _put_back(
 
     wanted: a bit for each branch that needs a gradient.
     """
-    place, chunk = tl.program_id(0) // chunks, tl.program_id(0) % chunks
+    place, chunk = _turn(chunks)
     sample, above, along, mask = _tile(chunk, samples, outer, inner, BLOCK_SAMPLES, BLOCK_OUTER, BLOCK_INNER)
     within, step = above * inner + along, outer * inner
     row, number, first, size = _at(source, place), _at(block, 3 * place), _at(block, 3 * place + 1), _at(block, 3 * place + 2)
