@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,10 @@ from torch.utils.checkpoint import checkpoint as recompute
 from esper.kasmina.blending import combine, isolated
 from esper.kasmina.stacking.needs import Kind, Needs, Part, Role, SeedKey, Seeds
 from esper.kasmina.stacking.packed import Packed
-from esper.kasmina.stacking.rows import Rows
-from esper.kasmina.stacking.rules import grown
+from esper.kasmina.stacking.rows import Rows, sent
+from esper.kasmina.stacking.rules import grown, has_kernels
 from esper.kasmina.stacking.stacked import Streams
+from esper.kasmina.stacking.tables import Tables
 from esper.leyline.actions import Style
 
 if TYPE_CHECKING:
@@ -84,6 +85,21 @@ class _AtSlot:
     """int64: where the rows of the groups, one after another, are among all of the seeds' rows."""
     positions: Tensor
     """int64: rows of the batch in the order of `groups`."""
+    tables: Tables
+    """The same, as our kernels read it."""
+
+
+class _Numbers(NamedTuple):
+    """Those of a slot's tensors, as they are packed."""
+
+    source: int
+    isolated: int
+    among: int
+    positions: int
+    place: int
+    kind: int
+    nth: int
+    alpha: int
 
 
 class View:
@@ -116,13 +132,21 @@ class View:
         self._which = ints(needs.rows)
         self._copied = {key: ints(size) for key, size in every.items()}
         self._groups = {key: (floats(size), ints(size)) for key, size in needs.kinds.items()}
-        self._slots: dict[str, tuple[int, int, int, int]] = {}
-        """By slot, the numbers of its tensors: taken, isolated, among, positions."""
+        self._slots: dict[str, _Numbers] = {}
         for id in stack.slots:
             seeds = sum(size for key, size in every.items() if key.slot == id and key.blueprint)
             rows = sum(size for (slot, _), size in needs.kinds.items() if slot == id)
             if rows:
-                self._slots[id] = (ints(seeds), bools(seeds), ints(rows), ints(rows))
+                self._slots[id] = _Numbers(
+                    source=ints(seeds + needs.kinds.get((id, Kind.GATED), 0)),
+                    isolated=bools(seeds),
+                    among=ints(rows),
+                    positions=ints(rows),
+                    place=ints(needs.rows),
+                    kind=ints(needs.rows),
+                    nth=ints(needs.rows),
+                    alpha=floats(needs.rows),
+                )
         self._make()
 
     def _make(self) -> None:
@@ -142,20 +166,36 @@ class View:
             if leaf:
                 self.learning.append(Learning(seeds.rows, values, bound.places, key.slot, gate=not key.blueprint))
         self.slots: dict[str, _AtSlot] = {}
-        for id, (taken, cut_off, among, positions) in self._slots.items():
+        for id, numbers in self._slots.items():
             mine = [(kind, self._groups[id, kind]) for kind in Kind if (id, kind) in self._groups]
             gates = [bound for key, bound in self.bounds.items() if key.slot == id and not key.blueprint]
             bounds = [bound for key, bound in self.bounds.items() if key.slot == id and key.blueprint]
             cut = self.learns is Role.LEARNS and stack.isolation != "none" and (id, Kind.ISOLATED) in needs.kinds
+            sizes, counts = [needs.seeds[bound.key] for bound in bounds], {kind: needs.kinds[id, kind] for kind, _ in mine}
+            gated = counts.get(Kind.GATED, 0)
             self.slots[id] = _AtSlot(
                 seeds=bounds,
-                sizes=[needs.seeds[bound.key] for bound in bounds],
-                taken=ints[taken],
-                isolated=bools[cut_off] if cut else None,
+                sizes=sizes,
+                taken=ints[numbers.source][: sum(sizes)],
+                isolated=bools[numbers.isolated] if cut else None,
                 groups=[_Group(kind, floats[alpha], gates if kind is Kind.GATED else [], ints[back]) for kind, (alpha, back) in mine],
-                counts=[needs.kinds[id, kind] for kind, _ in mine],
-                among=ints[among],
-                positions=ints[positions],
+                counts=list(counts.values()),
+                among=ints[numbers.among],
+                positions=ints[numbers.positions],
+                tables=Tables(
+                    source=ints[numbers.source],
+                    block=sent(_blocks([*sizes, gated]), stack.device),
+                    sizes=sizes,
+                    gated=gated,
+                    place=ints[numbers.place],
+                    kind=ints[numbers.kind],
+                    nth=ints[numbers.nth],
+                    alpha=floats[numbers.alpha],
+                    seconds=counts.get(Kind.MULTIPLY, 0) + (0 if cut else counts.get(Kind.ISOLATED, 0)),
+                    cut=cut,
+                    closed=cut and list(counts) == [Kind.ISOLATED],
+                    boost=stack.isolation == "boost" and Kind.ISOLATED in counts,
+                ),
             )
 
     def fill(self, hosts: list[int], forms: list[dict[str, Part]]) -> None:
@@ -172,25 +212,33 @@ class View:
             bound.places[:] = [self.stack.idle] * self.needs.seeds[key]  # those at a slot where nothing runs now too
         for id, at in self.slots.items():
             here = {row: part for row, parts in enumerate(forms) if (part := parts.get(id)) is not None}
-            taken, cut_off, among, positions = self._slots[id]
+            numbers = self._slots[id]
             place = self._fill_bounds(at.seeds, here, row_of)
             gates = self._fill_bounds([bound for key, bound in self.bounds.items() if key.slot == id and not key.blueprint], here, row_of)
-            ints[taken].fill(idle_row)
+            ints[numbers.source].fill(idle_row)
             for row, where in place.items():
                 if row >= 0:
-                    ints[taken][where] = row
-                    bools[cut_off][where] = row in here and here[row].kind is Kind.ISOLATED
+                    ints[numbers.source][where] = row
+                    bools[numbers.isolated][where] = row in here and here[row].kind is Kind.ISOLATED
+            ints[numbers.place].fill(-1)
             first = 0
             for group, size in zip(at.groups, at.counts, strict=True):
                 alpha, back = self._groups[id, group.kind]
                 rows = [row for row, part in here.items() if part.kind is group.kind]
                 # Room to spare is filled with what belongs to the host that does not exist, if only its features.
                 spares = size - len(rows)
-                ints[among][first : first + size] = [place[row] for row in rows] + [place.get(-1, 0)] * spares
-                ints[positions][first : first + size] = rows + [idle_row] * spares
+                ints[numbers.among][first : first + size] = [place[row] for row in rows] + [place.get(-1, 0)] * spares
+                ints[numbers.positions][first : first + size] = rows + [idle_row] * spares
                 floats[alpha][: len(rows)] = [here[row].alpha for row in rows]
                 if group.gates:
                     ints[back][:] = [gates[row] for row in rows] + [gates.get(-1, 0)] * spares
+                    ints[numbers.source][sum(at.sizes) :][: len(rows)] = rows
+                ints[numbers.place][rows] = [place[row] for row in rows]
+                ints[numbers.kind][rows] = group.kind.value
+                # Those that are multiplied come first among the rows that have a second gradient.
+                before = self.needs.kinds.get((id, Kind.MULTIPLY), 0) if group.kind is Kind.ISOLATED else 0
+                ints[numbers.nth][rows] = range(before, before + len(rows))
+                floats[numbers.alpha][rows] = [here[row].alpha for row in rows]
                 first += size
         for packed in (self._ints, self._bools, self._floats):
             packed.write()
@@ -242,14 +290,32 @@ class View:
     def blend(self, at: _AtSlot, features: Tensor) -> Tensor:
         """The features that the hosts see in place of theirs, (S * N, ...)."""
         h = features.unflatten(0, (-1, len(self)))
+        gamma = _stacked([bound.values["gamma"] for bound in at.seeds])
+        if has_kernels(h):
+            from esper.kasmina.stacking.kernels.grafting import fits
+
+            if fits(h, gamma, at.tables):
+                return self._grafted(at, h, gamma).flatten(0, 1)
         # Everything that all seeds or all groups have in common is done for all of them at once: an operation costs more than its rows.
         x = h.index_select(1, at.taken)
         into = x if at.isolated is None else torch.where(at.isolated.view(-1, *[1] * (x.dim() - 2)), x.detach(), x)
         branches = self.stack.beside.run([partial(self._branch, *each) for each in zip(at.seeds, _split(into, at.sizes), strict=True)])
-        s = grown(into, _stacked([bound.values["gamma"] for bound in at.seeds]), _joined(branches))
+        s = grown(into, gamma, _joined(branches))
         parts = zip(at.groups, *(_split(each.index_select(1, at.among), at.counts) for each in (x, s)), strict=True)
         result = _joined([self._blended(group, mine, new) for group, mine, new in parts])
         return h.index_copy(1, at.positions, result.to(h.dtype)).flatten(0, 1)
+
+    def _grafted(self, at: _AtSlot, h: Tensor, gamma: Tensor) -> Tensor:
+        """The same by our kernels, (S, N, ...)."""
+        from esper.kasmina.stacking.kernels.grafting import put, take
+
+        taken = take(h, at.tables)
+        lent = taken.buffer if torch.is_grad_enabled() and not taken.parts[0].requires_grad else None
+        works = [partial(self._branch, *each) for each in zip(at.seeds, taken.parts, strict=True)]
+        branches = self.stack.beside.run(works, lent)
+        group = next((group for group in at.groups if group.kind is Kind.GATED), None)
+        gate = None if group is None or taken.gated is None else self._gate(group, taken.gated)
+        return put(taken, branches, gamma, gate, at.tables)
 
     def _branch(self, bound: _Bound, x: Tensor) -> Tensor:
         """The branches of seeds on their rows, (S, n, ...)."""
@@ -306,3 +372,12 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 def _stacked(parts: Sequence[Tensor]) -> Tensor:
     """Tensors of (rows, ...) one after another."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def _blocks(sizes: Sequence[int]) -> Tensor:
+    """Of each place of blocks of these sizes: the number of its block, its first place, its size; int64 (places, 3)."""
+    found, first = [], 0
+    for number, size in enumerate(sizes):
+        found += [(number, first, size)] * size
+        first += size
+    return torch.tensor(found)
