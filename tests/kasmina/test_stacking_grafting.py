@@ -354,16 +354,17 @@ def test_a_view_on_copies_and_one_that_is_filled_anew() -> None:
 
 @cuda
 def test_what_was_captured_follows_its_tables() -> None:
-    given, other = slot(), [*MIXED[:4], Part(Kind.GATED, 0.2), Part(Kind.MULTIPLY, 0.4), Part(Kind.FULL), *MIXED[7:]]
+    other = [*MIXED[:4], Part(Kind.GATED, 0.2), Part(Kind.MULTIPLY, 0.4), Part(Kind.FULL), *MIXED[7:]]
     with torch.cuda.stream(torch.cuda.Stream()):
+        given = slot()
         given.outcome()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
             out, of_h, grads = given.outcome()
         given.fill(other)
         graph.replay()
+        expected = given.outcome()
     torch.cuda.synchronize()
-    expected = given.outcome()
     assert torch.equal(out, expected[0])
     assert torch.equal(of_h, expected[1])
     for mine, theirs in zip(grads, expected[2], strict=True):
