@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from esper.leyline.actions import Decision, Op, Style
@@ -58,8 +60,13 @@ def test_the_random_baseline_grows_something_in_most_episodes_and_uses_every_op(
 # Fixed
 
 
+def light(**values: Any) -> FixedConfig:
+    """A schedule with what the simulated hosts can grow."""
+    return FixedConfig(blueprints=("conv_light",), **values)
+
+
 def test_fixed_germinates_by_the_calendar_at_places_spread_evenly_and_keeps_all() -> None:
-    host, steps = play(make("fixed", FixedConfig(first=3, period=5, seeds=3, tempo=3)))
+    host, steps = play(make("fixed", light(first=3, period=5, seeds=3, tempo=3)))
     starts = acts(steps, Op.GERMINATE)
     assert [epoch for epoch, _ in starts] == [3, 8, 13]
     assert [decision.slot for _, decision in starts] == ["r0c0", "r0c1", "r0c2"]
@@ -70,12 +77,12 @@ def test_fixed_germinates_by_the_calendar_at_places_spread_evenly_and_keeps_all(
 
 @pytest.mark.parametrize(("seeds", "places"), [(1, ["r0c2"]), (2, ["r0c1", "r0c3"]), (5, [f"r0c{i}" for i in range(5)])])
 def test_fixed_spreads_few_seeds_over_many_slots(seeds: int, places: list[str]) -> None:
-    _, steps = play(make("fixed", FixedConfig(seeds=seeds)), World(slots=5, budget=40))
+    _, steps = play(make("fixed", light(seeds=seeds)), World(slots=5, budget=40))
     assert [decision.slot for _, decision in acts(steps, Op.GERMINATE)] == places
 
 
 def test_fixed_makes_up_for_a_start_that_had_to_wait() -> None:
-    _, steps = play(make("fixed", FixedConfig(first=2, period=1, seeds=2)))
+    _, steps = play(make("fixed", light(first=2, period=1, seeds=2)))
     epochs = [epoch for epoch, _ in acts(steps, Op.GERMINATE)]
     assert epochs[0] == 2
     # The second was due after epoch 3, when the first was in TRAINING, and starts once that one is blending.
@@ -83,7 +90,7 @@ def test_fixed_makes_up_for_a_start_that_had_to_wait() -> None:
 
 
 def test_fixed_advances_and_keeps_as_soon_as_it_may_without_auto_advance_too() -> None:
-    host, steps = play(make("fixed", FixedConfig(first=2, seeds=1, style=Style.GATED)), World(auto_advance=False))
+    host, steps = play(make("fixed", light(first=2, seeds=1, style=Style.GATED)), World(auto_advance=False))
     assert [epoch for epoch, _ in acts(steps, Op.ADVANCE)] == [3, 6, 9]
     assert [epoch for epoch, _ in acts(steps, Op.FOSSILIZE)] == [10]
     assert host.seeds[1].stage is Stage.FOSSILIZED
