@@ -19,12 +19,34 @@ Array = NDArray[np.float64]
 
 FOLDS, PARTITIONS = 8, 6
 """Parts that hosts are split into, each judged by a choice made on the others; and how often anew, to average over luck."""
-STRENGTHS = (0.03, 0.3, 3.0, math.inf)
-"""Ridge penalties to choose from, in units of a feature's variance; the last leaves the best single plan."""
+STRENGTHS = (0.03, 0.3, 3.0, math.inf, None)
+"""Ridge penalties to choose from, in units of a feature's variance. With an infinite one the rent alone decides, with None nothing does:
+the best single plan is taken for all."""
 RIVALS = 5
 """Plans next to the best one."""
 SIGNIFICANCE, POWERED = 1.96, 0.84
 """Quantiles of the normal distribution for a 95 % interval, and for a power of 80 %."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """What plans came to on hosts. Whoever chooses one knows the rent, and that neither accuracy nor size depends on it."""
+
+    accuracy: Array
+    """[hosts, plans]: of the harvested network, in points."""
+    size: Array
+    """[hosts, plans]: what its growth costs at a rent of one point."""
+    rent: Array
+    """[hosts]: of each host."""
+
+    @property
+    def scores(self) -> Array:
+        """[hosts, plans]: accuracy minus rent."""
+        return self.accuracy - self.rent[:, None] * self.size
+
+    def of(self, hosts: NDArray[np.int64]) -> Outcomes:
+        """Those of some hosts."""
+        return Outcomes(accuracy=self.accuracy[hosts], size=self.size[hosts], rent=self.rent[hosts])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +76,9 @@ def hosts_needed(spread: float, points: float) -> int | None:
     return max(LEAST_HOSTS, math.ceil(((SIGNIFICANCE + POWERED) * spread / points) ** 2)) if points > 0 else None
 
 
-def adaptivity(scores: Array, before: Array, during: Array, seed: int = 0) -> Adaptivity:
-    """From the scores of plans on hosts, [hosts, plans], and what is known of the hosts, [hosts, features], before and while they train."""
+def adaptivity(outcomes: Outcomes, before: Array, during: Array, seed: int = 0) -> Adaptivity:
+    """From what plans came to on hosts, and what else is known of the hosts, [hosts, features], before and while they train."""
+    scores = outcomes.scores
     hosts, plans = scores.shape
     values = {name: np.zeros(hosts) for name in ("single", "before", "during")}
     picks = np.zeros((hosts, plans))
@@ -64,7 +87,7 @@ def adaptivity(scores: Array, before: Array, during: Array, seed: int = 0) -> Ad
         for test, train in _folds(hosts, min(FOLDS, hosts), seed * PARTITIONS + partition):
             values["single"][test] += scores[test, scores[train].mean(0).argmax()] / PARTITIONS
             for name, features in known.items():
-                plan = chosen(scores[train], features[train], features[test], seed)
+                plan = chosen(outcomes.of(train), features[train], features[test], outcomes.rent[test], seed)
                 values[name][test] += scores[test, plan] / PARTITIONS
                 if name == "during":
                     picks[test, plan] += 1
@@ -88,32 +111,43 @@ def _rivals(scores: Array, best: int) -> float:
     return float(np.median([(scores[:, plan] - scores[:, best]).std(ddof=1) for plan in order])) if order else 0.0
 
 
-def chosen(scores: Array, known: Array, asked: Array, seed: int = 0) -> NDArray[np.int64]:
-    """The plan for each host that is asked about, by what these hosts scored; how far features are trusted is itself cross-fitted."""
-    earned = dict.fromkeys(STRENGTHS, 0.0)
+def chosen(outcomes: Outcomes, known: Array, asked: Array, rent: Array, seed: int = 0) -> NDArray[np.int64]:
+    """The plan for each host that is asked about, of which features and rent are known, by what came of plans on others.
+
+    How far features are trusted is itself cross-fitted.
+    """
+    scores, earned = outcomes.scores, dict.fromkeys(STRENGTHS, 0.0)
     for test, train in _folds(len(scores), min(5, len(scores)), seed):
         for strength in STRENGTHS:
-            earned[strength] += float(scores[test, _pick(scores[train], known[train], known[test], strength)].sum())
+            plans = _pick(outcomes.of(train), known[train], known[test], outcomes.rent[test], strength)
+            earned[strength] += float(scores[test, plans].sum())
     # Of two that are as good the one that trusts features less.
-    return _pick(scores, known, asked, max(STRENGTHS, key=lambda strength: (round(earned[strength], 9), strength)))
+    best = max(STRENGTHS, key=lambda strength: (round(earned[strength], 9), STRENGTHS.index(strength)))
+    return _pick(outcomes, known, asked, rent, best)
 
 
-def _pick(scores: Array, known: Array, asked: Array, strength: float) -> NDArray[np.int64]:
-    """The plan with the highest prediction for each host: kernel ridge regression of what each plan scores beside the others."""
-    mean = scores.mean(0)
+def _pick(outcomes: Outcomes, known: Array, asked: Array, rent: Array, strength: float | None) -> NDArray[np.int64]:
+    """The plan with the highest prediction for each host, which is that of its accuracy minus the host's rent for that of its size."""
+    if strength is None:
+        return np.full(len(asked), outcomes.scores.mean(0).argmax(), dtype=np.int64)
+    accuracy, size = (_predicted(each, known, asked, strength) for each in (outcomes.accuracy, outcomes.size))
+    return np.asarray((accuracy - rent[:, None] * size).argmax(1), dtype=np.int64)
+
+
+def _predicted(values: Array, known: Array, asked: Array, strength: float) -> Array:
+    """[hosts asked about, plans]: kernel ridge regression of what each plan has beside the others."""
+    beside = values - values.mean(1, keepdims=True)  # how hard a host is says nothing about which plan suits it
     if math.isinf(strength):
-        return np.full(len(asked), mean.argmax(), dtype=np.int64)
-    beside = scores - scores.mean(1, keepdims=True)  # how hard a host is says nothing about which plan suits it
+        return np.tile(beside.mean(0), (len(asked), 1))
     centre, scale = known.mean(0), known.std(0)
     first, second = ((each - centre) / np.where(scale > 0, scale, 1.0) for each in (known, asked))
     similar = _kernel(first, first)
-    weights = np.linalg.solve(similar + strength * len(scores) ** 0.5 * np.eye(len(scores)), beside - beside.mean(0))
-    prediction = beside.mean(0) + _kernel(second, first) @ weights
-    return np.asarray(prediction.argmax(1), dtype=np.int64)
+    weights = np.linalg.solve(similar + strength * len(values) ** 0.5 * np.eye(len(values)), beside - beside.mean(0))
+    return np.asarray(beside.mean(0) + _kernel(second, first) @ weights)
 
 
 def _kernel(first: Array, second: Array) -> Array:
-    """How alike hosts are: features and their products, so that a small host with high rent is a kind of its own."""
+    """How alike hosts are: features and their products, so that a narrow host with much data is a kind of its own."""
     return (1.0 + first @ second.T / max(1, first.shape[1])) ** 2 - 1.0
 
 

@@ -17,12 +17,12 @@ from esper.leyline.config import to_toml
 from esper.leyline.errors import unknown
 from esper.leyline.events import HostFinished, PlansPlayed
 from esper.leyline.files import replace_file
-from esper.leyline.score import score
+from esper.leyline.score import rent_points, score
 from esper.leyline.seeds import Purpose
 from esper.nissa import Hub
 from esper.simic.growth.environment import Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
-from esper.simic.runs.adaptivity import adaptivity, encoded, hosts_needed
+from esper.simic.runs.adaptivity import Outcomes, adaptivity, encoded, hosts_needed
 from esper.simic.runs.headroom_config import HeadroomConfig
 from esper.simic.runs.playing import Playing
 from esper.simic.runs.work import run_started, versions
@@ -38,8 +38,8 @@ LOOK = 3
 """The epoch after which what a host has shown so far counts as known."""
 REPEATED_PLANS = 3
 """The best plans, which are repeated."""
-UNKNOWN = ("label_noise",)
-"""What nobody knows of a host beforehand."""
+NO_FEATURES = ("label_noise", "rent")
+"""Fields of a member that nothing is predicted from: what nobody knows of a host beforehand, and what training does not depend on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +260,7 @@ class HeadroomRun:
     def end(self) -> dict[str, Any]:
         """The figures, and the best single plan as a file. No wall-clock times, so that equal searches have equal summaries."""
         table = self._table()
-        found = adaptivity(table, self._known(), self._seen(), self.config.seed)
+        found = adaptivity(self._outcomes(), self._known(), self._seen(), self.config.seed)
         best = self.plans[found.best]
         if self.folder is not None:
             text = f"# the best single plan of {self.command or 'a search for headroom'}\n[fixed]\n{to_toml(best)}"
@@ -298,8 +298,15 @@ class HeadroomRun:
         against, operations = asdict(interval(table[:, plan] - table[:, 0])), mean["flops"] / waiting
         return {"plan": plan, "described": described(self.plans[plan]), **mean, "operations": operations, "against_wait": against}
 
+    def _outcomes(self) -> Outcomes:
+        accuracy, size = (np.full((self.config.hosts, len(self.plans)), math.nan) for _ in range(2))
+        for each in self.played:
+            if each.repeat == 0:
+                accuracy[each.host, each.plan], size[each.host, each.plan] = each.accuracy, rent_points(each.growth, 1.0, 1.0)
+        return Outcomes(accuracy=accuracy, size=size, rent=np.asarray([member.rent for member in self.members]))
+
     def _known(self) -> Any:
-        """What is known of each host before it trains."""
+        """What is known of each host before it trains, besides its rent."""
         rows = [[start.task, *_features(asdict(member))] for start, member in zip(self.starts, self.members, strict=True)]
         return encoded(rows)
 
@@ -370,4 +377,4 @@ def described(plan: FixedConfig) -> str:
 
 
 def _features(member: Mapping[str, Any]) -> list[Any]:
-    return [tuple(value) if isinstance(value, list) else value for name, value in member.items() if name not in UNKNOWN]
+    return [tuple(value) if isinstance(value, list) else value for name, value in member.items() if name not in NO_FEATURES]
