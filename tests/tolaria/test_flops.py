@@ -6,12 +6,14 @@ from functools import partial
 from typing import get_args
 
 import pytest
+import torch
+from torch import nn
 
 from esper.kasmina.blueprints import names
 from esper.kasmina.slot import Form
 from esper.leyline.actions import Style
 from esper.leyline.reports import Isolation
-from esper.tolaria.training.flops import Known, per_sample
+from esper.tolaria.training.flops import Known, count, per_sample
 from esper.tolaria.training.host import Host
 from tests.tolaria.doubles import double_host, double_text_host
 from tests.tolaria.small import EASY
@@ -54,3 +56,15 @@ def test_counting_leaves_a_host_as_it_was() -> None:
     assert all(value.equal(before[name]) for name, value in model.state_dict().items())
     assert [module.training for module in model.modules()] == modes
     assert model.slots[id].form is form
+
+
+@pytest.mark.parametrize("groups", [1, 2, 8])
+@pytest.mark.parametrize("kind", [nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d])
+def test_each_gradient_of_a_convolution_takes_as_many_operations_as_it_does(kind: type[nn.Conv2d], groups: int) -> None:
+    layer, space = kind(8, 16, 3, padding=1, groups=groups, bias=False), (5,) if kind is nn.Conv1d else (5, 4)
+    x = torch.randn(2, 8, *space, requires_grad=True)
+    forward, backward = count(layer, 2, lambda: layer(x).sum(), True, x)
+    # A multiplication and an addition for each of the positions, channels in a group, channels and places of the kernel.
+    assert forward == 2 * (5 if kind is nn.Conv1d else 20) * 8 // groups * 16 * (3 if kind is nn.Conv1d else 9)
+    assert backward == 2 * forward
+    assert count(layer, 2, lambda: layer(x.detach()).sum(), True)[1] == forward

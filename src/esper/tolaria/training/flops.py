@@ -7,7 +7,8 @@ is enough to count the bare host, and each kind of seed in each slot: a network 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +82,7 @@ def count(module: nn.Module, samples: int, run: Callable[[], Tensor], backward: 
 
     inputs: what gets a gradient in the backward pass besides its parameters.
     """
-    counter = FlopCounterMode(display=False)
+    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: _convolution_backward})
     with untouched(module), counter, torch.set_grad_enabled(backward):
         loss = run()
         forward = counter.get_total_flops()
@@ -89,3 +90,25 @@ def count(module: nn.Module, samples: int, run: Callable[[], Tensor], backward: 
             parameters = [p for p in module.parameters() if p.requires_grad]
             torch.autograd.grad(loss, [*parameters, *inputs], allow_unused=True)
     return forward // samples, (counter.get_total_flops() - forward) // samples
+
+
+def _convolution_backward(
+    gradient: Sequence[int],
+    x: Sequence[int],
+    weight: Sequence[int],
+    _bias: object,
+    _stride: object,
+    _padding: object,
+    _dilation: object,
+    transposed: bool,
+    _output_padding: object,
+    _groups: int,
+    wanted: Sequence[bool],
+    **_: object,
+) -> int:
+    """Operations of a convolution's backward pass, from shapes: for each gradient as many as forward.
+
+    torch's own formula takes the gradient of the weight for that of a dense convolution, whatever the groups.
+    """
+    samples, _channels, *positions = x if transposed else gradient
+    return 2 * samples * math.prod(positions) * math.prod(weight) * sum(wanted[:2])
