@@ -196,7 +196,7 @@ def test_the_live_table_shows_each_host_and_sums_up_the_rest(seen: LiveDisplay) 
     assert ("control" in lines[1]) == (hosts < 20)
     assert len([line for line in lines if re.match(r"\s+\d+\s+2/5\s", line)]) == min(hosts, 16)
     assert ("and 4 hosts more" in text) == (hosts == 20)
-    assert "conv_light blending" in text
+    assert "depthwise blending" in text
     assert re.search(rf"val [\d.]+.*, size x[\d.]+, {hosts} blending", text)
     assert "epoch 2, " in text
 
@@ -204,7 +204,7 @@ def test_the_live_table_shows_each_host_and_sums_up_the_rest(seen: LiveDisplay) 
 def test_the_live_table_loses_nothing_on_a_narrow_terminal(seen: LiveDisplay) -> None:
     text = rendered(seen, width=80)
     assert "…" not in text
-    assert "conv_light" in text
+    assert "depthwise" in text
     assert "blending" in text
 
 

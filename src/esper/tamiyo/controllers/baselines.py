@@ -77,7 +77,7 @@ class Random:
 class FixedConfig:
     """The schedule. Epochs are counted from 1. The defaults are what a search for headroom found on the digits; see docs/results.md."""
 
-    blueprints: tuple[str, ...] = ("depthwise", "mlp")
+    blueprints: tuple[str, ...] = ("depthwise", "conv_light", "mlp")
     """What to grow: the first of these that fits the slot."""
     first: Annotated[int, Range(1)] = 1
     """Epoch after which the first seed is germinated."""
