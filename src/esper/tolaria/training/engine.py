@@ -27,9 +27,10 @@ from esper.tolaria.training.stackable import check_fleet, check_memory, fleet_ke
 from esper.tolaria.training.validation import Score, read_all
 
 Progress = Callable[[int], None]
-LEAST_FOR_NEW, LEAST_FREE = 0.4, 0.3
-"""Shares of a GPU's memory below which what nobody needs now is let go: before a fleet is made, and before an epoch, when other processes
-may need it."""
+LEAST_FOR_NEW = 0.4
+"""Share of a GPU's memory below which what was captured for hosts that are gone is let go before anything new is made."""
+LEAST_FREE, MOST_CACHED = 0.3, 0.05
+"""Shares of it: with less free, a process that caches more gives that back, since others may need it."""
 FLEETS_KEPT = 3
 """Fleets of one kind that are kept for later, each with room for another number of hosts."""
 MANY = 32
@@ -154,7 +155,7 @@ class FleetEngine:
 
     def _run_epoch(self, hosts: Sequence[Host], progress: Progress | None) -> list[EpochReport]:
         if hosts and hosts[0].split.x.is_cuda:
-            self._make_room(hosts[0].split.x.device, LEAST_FREE)
+            _give_back(hosts[0].split.x.device)
         pending = []
         for fleet in self._formed(hosts):  # one by one: the device is busy with the first while the next is put together
             with fleet.on_stream():
@@ -247,15 +248,15 @@ class FleetEngine:
             if len(fleet.hosts) == rows:
                 return fleet
         if cuda:
-            self._make_room(hosts[0].split.x.device, LEAST_FOR_NEW)
+            self._make_room(hosts[0].split.x.device)
             check_memory(hosts[0], self._checked[key], rows)
         room = Room(spare=spare, sizes=self._sizes).within(f"{self._kind(key)}/{rows}")
         return Fleet(hosts[0], self._checked[key], rows, room, self._seeds_checked)
 
-    def _make_room(self, device: torch.device, least: float) -> None:
-        """Where less of a GPU's memory is free, let fleets go that have no hosts now; they are as they were when they are made again."""
+    def _make_room(self, device: torch.device) -> None:
+        """Where a GPU's memory is short, let fleets go that have no hosts now; they are as they were when they are made again."""
         free, total = torch.cuda.mem_get_info(device)
-        if free >= least * total:
+        if free >= LEAST_FOR_NEW * total:
             return
         self._fleets = {key: kept for key, kept in self._fleets.items() if any(fleet.row_of for fleet in kept)}
         gc.collect()
@@ -284,6 +285,13 @@ class FleetEngine:
                 self.notes.append(f"hosts of task {host.task.name!r} are trained one by one: {error}")
         seeds = [(slot.id, slot.state.blueprint) for slot in host.model.slots.values() if slot.state.stage in OCCUPIED]
         return not any((kind, *each) in self._refused for each in [(), *seeds])
+
+
+def _give_back(device: torch.device) -> None:
+    """Give back memory that this process only caches, where a GPU has little of it left."""
+    free, total = torch.cuda.mem_get_info(device)
+    if free < LEAST_FREE * total and torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device) > MOST_CACHED * total:
+        torch.cuda.empty_cache()
 
 
 @contextmanager
