@@ -73,6 +73,18 @@ def test_validation_in_many_parts_is_right_though_it_is_captured_before_what_pre
     assert captured(engine)
 
 
+def test_hosts_of_a_usual_size_become_as_good_as_one_by_one() -> None:
+    def ended(engine: FleetEngine | SerialEngine) -> float:
+        hosts = [make_host(seed, device="cuda", widths=(8, 8, 8), kernel=3, train_size=0, batch=64) for seed in range(13)]
+        for _ in range(5):
+            reports = engine.run_epoch(hosts)
+            for host in hosts:
+                host.end_epoch()
+        return sum(report.val_accuracy for report in reports) / len(hosts)
+
+    assert ended(FleetEngine()) == pytest.approx(ended(SerialEngine()), abs=2.0)
+
+
 def test_hosts_break_and_are_rolled_back_as_alone_and_the_others_go_on() -> None:
     harmed = [LONG[0], [replace(step, harm={1: "seed", 4: "host"}.get(at, "")) for at, step in enumerate(LONG[1])], LONG[2]]
     engine = check_alike(lambda: growing(EASY, "cuda"), harmed, None)
