@@ -1,11 +1,7 @@
-"""Kernels that take rows to seeds and blend them back give what torch gives, for every kind of row, its gradients and room to spare.
-
-They run on a GPU; `TRITON_INTERPRET=1` tries them without one, slowly, where Triton is installed.
-"""
+"""Kernels that take rows to seeds and blend them back give what torch gives, for every kind of row, its gradients and room to spare."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -24,15 +20,9 @@ from esper.kasmina.stacking.rules import KERNEL_DTYPES, stacking_rule
 from esper.kasmina.stacking.stacked import StackedModule
 from esper.kasmina.stacking.views import View
 from esper.leyline.reports import Topology
+from tests.kasmina.kernels import DEVICE, cuda, needs_kernels
 
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() and "TRITON_INTERPRET" not in os.environ, reason="needs CUDA, or Triton's interpreter"
-    ),
-]
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+pytestmark = needs_kernels
 SAMPLES = 5
 EXACT, BF16 = 1e-5, 3e-2
 """How far a value may be from that in double precision, as a share of the largest: of its row, and of a gradient of all seeds alike."""
@@ -207,7 +197,7 @@ def check_close(slot: Slot, found: Outcome, expected: Outcome, share: float, row
             near(mine[list(used.values())], theirs[list(used.values())], share)
 
 
-def agree(share: float = EXACT, forms: Forms = MIXED, **settings: Any) -> None:
+def check_agreement(share: float = EXACT, forms: Forms = MIXED, **settings: Any) -> None:
     """What the kernels give is what torch gives in double precision."""
     given = slot(forms=forms, **settings)
     plain = slot(forms=forms, **{**settings, "dtype": torch.float64, "parameters": torch.float64, "overwrites": False})
@@ -222,26 +212,26 @@ def agree(share: float = EXACT, forms: Forms = MIXED, **settings: Any) -> None:
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("isolation", ["boost", "ste", "none"])
 def test_every_kind_of_row_and_its_gradients(name: str, isolation: str, uses: list[str]) -> None:
-    agree(name=name, isolation=isolation)
+    check_agreement(name=name, isolation=isolation)
     assert uses == ["put"]
 
 
 @pytest.mark.parametrize("name", ["maps", "sequences"])
 @pytest.mark.parametrize("kind", Kind)
 def test_rows_of_one_kind_alone(name: str, kind: Kind) -> None:
-    agree(name=name, forms=[None, Part(kind, 0.7), Part(kind), Part(kind, 0.2)])
+    check_agreement(name=name, forms=[None, Part(kind, 0.7), Part(kind), Part(kind, 0.2)])
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_rows_in_many_pieces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("esper.kasmina.stacking.kernels.grafting.SMALL_TILE", 16)
-    agree(name=name, samples=3, forms=MIXED[:6])
+    check_agreement(name=name, samples=3, forms=MIXED[:6])
 
 
 @pytest.mark.parametrize("spare", [0, 5])
 @pytest.mark.parametrize("outputs", [(None,), (None, None, None)], ids=["one blueprint", "three"])
 def test_places_that_are_nobody_s(spare: int, outputs: tuple[None, ...]) -> None:
-    agree(spare=spare, outputs=outputs)
+    check_agreement(spare=spare, outputs=outputs)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -250,22 +240,22 @@ def test_tables_of_all_sorts(seed: int) -> None:
     kinds = torch.randint(0, 6, (7,), generator=stream).tolist()
     alphas = torch.rand(7, generator=stream).tolist()
     forms = [Part(Kind(kind), alpha) if kind else None for kind, alpha in zip(kinds, alphas, strict=True)]
-    agree(name=list(SHAPES)[seed], forms=forms, spare=seed % 3, isolation=("boost", "none", "ste")[seed % 3])
+    check_agreement(name=list(SHAPES)[seed], forms=forms, spare=seed % 3, isolation=("boost", "none", "ste")[seed % 3])
 
 
 @pytest.mark.parametrize("name", ["maps", "even maps", "sequences"])
 @pytest.mark.parametrize("outputs", [(None, None), (torch.float32, torch.bfloat16), (torch.float64, None)], ids=str)
 def test_features_in_bfloat16(name: str, outputs: tuple[torch.dtype | None, ...]) -> None:
-    agree(BF16, name=name, dtype=torch.bfloat16, parameters=torch.float32, outputs=outputs)
+    check_agreement(BF16, name=name, dtype=torch.bfloat16, parameters=torch.float32, outputs=outputs)
 
 
 def test_features_in_float32_and_branches_in_bfloat16() -> None:
-    agree(BF16, outputs=(torch.bfloat16, None))
+    check_agreement(BF16, outputs=(torch.bfloat16, None))
 
 
 def test_branches_that_are_computed_again_and_those_that_overwrite_their_inputs() -> None:
-    agree(checkpoint=True)
-    agree(overwrites=True)
+    check_agreement(checkpoint=True)
+    check_agreement(overwrites=True)
 
 
 @pytest.mark.parametrize("forms", [MIXED, [Part(Kind.ISOLATED), None, Part(Kind.ISOLATED)]], ids=["mixed", "isolated"])

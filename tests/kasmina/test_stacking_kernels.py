@@ -1,12 +1,8 @@
-"""The kernels for many hosts at once give what torch gives, the same bits twice, and for a host whatever hosts are beside it.
-
-They run on a GPU; `TRITON_INTERPRET=1` tries them without one, slowly, where Triton is installed.
-"""
+"""The kernels for many hosts at once give what torch gives, the same bits twice, and for a host whatever hosts are beside it."""
 
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -16,15 +12,9 @@ from torch import Tensor, nn
 
 from esper.kasmina.stacking.rows import stacked
 from esper.kasmina.stacking.stacked import StackedModule
+from tests.kasmina.kernels import DEVICE, cuda, needs_kernels
 
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() and "TRITON_INTERPRET" not in os.environ, reason="needs CUDA, or Triton's interpreter"
-    ),
-]
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = needs_kernels
 
 SHAPES = [
     # samples, hosts, channels, outputs, height, width, kernel, padding (left, right, top, bottom)

@@ -5,7 +5,6 @@ It runs on a GPU, where steps are captured; `TRITON_INTERPRET=1` tries it withou
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import get_args
 
@@ -17,15 +16,11 @@ from esper.kasmina.stacking.rules import KERNEL_DTYPES
 from esper.leyline.reports import Isolation
 from esper.tolaria.training.engine import FleetEngine
 from esper.tolaria.training.host import Host
+from tests.kasmina.kernels import needs_kernels
 from tests.tolaria.fleets import GROWTH, SLOW, after, assert_close, learned, on_cpu, report_of
 from tests.tolaria.small import EASY, make_host
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() and "TRITON_INTERPRET" not in os.environ, reason="needs CUDA, or Triton's interpreter"
-    ),
-]
+pytestmark = needs_kernels
 CUDA = torch.cuda.is_available()
 SLOWER = {**SLOW, "learning_rate": 0.005, "train_size": 64}
 """In float32, what is rounding at first grows faster."""
