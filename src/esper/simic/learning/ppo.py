@@ -14,20 +14,29 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from esper.leyline.errors import LearningError
-from esper.simic.learning.optimizer import check_finite, clipped_step, make_optimizer
+from esper.simic.learning.optimizer import (
+    check_finite,
+    check_gradients,
+    clipped_step,
+    load_optimizer,
+    make_optimizer,
+    optimizer_state,
+    set_rate,
+)
 from esper.simic.learning.popart import follow_returns
 from esper.simic.learning.ppo_config import EntropyMultipliers, PPOConfig, PriorStrength
 from esper.simic.learning.ppo_metrics import Figures, Tally, critic_figures, flat, loss_figures, mean_of, policy_figures
+from esper.simic.learning.repeated import Repeated, addresses
 from esper.simic.learning.rollout import Rollout
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch
-from esper.tamiyo.policy.heads import ActionDistribution, Exploration
+from esper.tamiyo.policy.heads import ActionDistribution, Exploration, HeadLogits
 from esper.tamiyo.policy.policy import Policy, reset_heads
 from esper.tamiyo.policy.prior_tables import prior_tables
 from esper.tolaria.data.streams import generator
@@ -156,7 +165,9 @@ class Learner:
 
     def __init__(self, policy: Policy, config: PPOConfig, seed: int = 0) -> None:
         self.policy, self.config, self.seed = policy, config, seed
-        self.optimizer = make_optimizer(policy.parameter_groups(config.weight_decay), config.learning_rate)
+        self.repeated = Repeated(policy.device)
+        groups = policy.parameter_groups(config.weight_decay)
+        self.optimizer = make_optimizer(groups, config.learning_rate, captured=self.repeated.captures)
         self.gradients = Gradients(policy)
         self.updates = 0
 
@@ -166,7 +177,8 @@ class Learner:
         Raises LearningError when something in it is not finite; the policy is of no use then.
         """
         try:
-            metrics = self._update(rollout)
+            with self.repeated.beside():
+                metrics = self._update(rollout)
         except FloatingPointError as error:
             raise LearningError(
                 f"update {self.updates + 1} of the policy went wrong: {error}; what was saved is intact, "
@@ -178,39 +190,46 @@ class Learner:
     def _update(self, rollout: Rollout) -> dict[str, float]:
         figures = {"reward": rollout.reward, "value": rollout.value, "log-probability": rollout.log_prob}
         check_finite({f"a {what} of the round": values for what, values in figures.items()})
-        policy, config = self.policy, self.config
-        before, value_before = self._replay(rollout), self._values(rollout)
+        policy, config, repeated = self.policy, self.config, self.repeated
+        repeated.begin(config, rollout.exploration, rollout.observations.slots.shape, addresses(policy))
+        rollout = repeated.put("round", rollout)
+        before = self._distribution(repeated("logits", partial(self._logits, rollout)), rollout)
+        value_before = repeated("values", partial(self._values, rollout))
         advantage = rollout.advantages(config.gamma, config.gae_lambda)
         follow_returns(policy.value_head, advantage + rollout.value, rollout.weight, config.popart_rate)
         minibatches = min(config.minibatches, rollout.hosts)
-        whole = self.prepare(rollout, advantage, before, minibatches)
+        whole = repeated.put("batch", self.prepare(rollout, advantage, before, minibatches))
         rate = learning_rate(config, self.updates)
+        set_rate(self.optimizer, rate)
         for group, present in zip(self.optimizer.param_groups, policy.parameter_groups(config.weight_decay), strict=True):
-            group["lr"], group["weight_decay"] = rate, present["weight_decay"]
+            group["weight_decay"] = present["weight_decay"]
         entropy_coefficient = annealed(config.entropy_start, config.entropy_end, config.entropy_updates, self.updates)
+        coefficient = repeated.put("coefficient", torch.tensor(entropy_coefficient, dtype=torch.float64, device=policy.device))
+        tables = repeated.put("tables", before.tables)
 
         tally, shuffle = Tally(list), generator("update", self.seed, self.updates)
-        after, moving, epochs = before, True, 0
+        moving, epochs = True, 0
         for _ in range(config.epochs):
             order = torch.randperm(rollout.hosts, generator=shuffle).to(policy.device)
             for hosts in order.tensor_split(minibatches):
-                batch = whole.part(hosts)
-                self.optimizer.zero_grad(set_to_none=True)
-                if moving:
-                    self.actor_loss(batch, entropy_coefficient, tally).backward()
-                self.critic_loss(batch, tally).backward()
-                clipped_step(self.optimizer, self.gradients.measure(tally), config.max_gradient_norm)
+                chosen = repeated.put(f"{len(hosts)} hosts", hosts)
+                step = partial(self.step, whole, chosen, coefficient, moving=moving)
+                for name, figure in repeated(("step", len(hosts), moving), step).items():
+                    tally[name].append(figure)
             if moving:
                 epochs += 1
-                after = self._replay(rollout)
-                kl = float(mean_of(after.divergence(before).sum(dim=-1), rollout.weight))
+                logits, divergence = repeated("moved", partial(self._moved, rollout, tables))
+            check_gradients(self.optimizer, torch.stack(tally["norms"][-minibatches:]))
+            if moving:
+                kl = float(divergence)
                 if not math.isfinite(kl):
                     raise FloatingPointError("the KL divergence from the policy before is not finite")
                 # This ends the policy's epochs; the critic shares nothing with it, and goes on.
                 moving = config.target_kl == 0 or kl <= KL_STOP * config.target_kl
-        value_after = self._values(rollout)
+        after, value_after = self._distribution(logits, rollout), repeated("values", partial(self._values, rollout))
         check_finite({"a value after the update": value_after})
         first_error = tally.pop("ratio_error")[0]
+        del tally["norms"]
         found: Figures = {
             "n_updates": self.updates + 1,
             "epochs": epochs,
@@ -241,7 +260,18 @@ class Learner:
             exploration=rollout.exploration,
         )
 
-    def actor_loss(self, batch: PPOBatch, entropy_coefficient: float, tally: Tally) -> Tensor:
+    def step(self, whole: PPOBatch, hosts: Tensor, entropy_coefficient: Tensor, *, moving: bool) -> dict[str, Tensor]:
+        """One step of the optimiser on some of the hosts, of the critic and, while it is moving, the actor. Returns what to tally."""
+        batch, tally = whole.part(hosts), Tally(list)
+        self.optimizer.zero_grad(set_to_none=True)
+        if moving:
+            self.actor_loss(batch, entropy_coefficient, tally).backward()
+        self.critic_loss(batch, tally).backward()
+        norms = self.gradients.measure(tally)
+        clipped_step(self.optimizer, norms, self.config.max_gradient_norm)
+        return {"norms": torch.stack(norms), **{name: figure for name, (figure,) in tally.items()}}
+
+    def actor_loss(self, batch: PPOBatch, entropy_coefficient: float | Tensor, tally: Tally) -> Tensor:
         """Scalar: clipped surrogate, minus the entropy bonus, plus the distance from the prior."""
         config = self.config
         distribution = self.policy.replay(
@@ -267,8 +297,18 @@ class Learner:
         return error
 
     @torch.no_grad()
-    def _replay(self, rollout: Rollout) -> ActionDistribution:
-        return self.policy.replay(rollout.observations, rollout.exploration, autocast=self.config.autocast)
+    def _logits(self, rollout: Rollout) -> HeadLogits:
+        return self.policy.logits(rollout.observations, autocast=self.config.autocast)
+
+    def _distribution(self, logits: HeadLogits, rollout: Rollout) -> ActionDistribution:
+        return ActionDistribution(logits, rollout.observations, rollout.exploration)
+
+    @torch.no_grad()
+    def _moved(self, rollout: Rollout, tables: tuple[Tensor, Tensor, Tensor]) -> tuple[HeadLogits, Tensor]:
+        """The policy's logits, and its exact KL divergence, a scalar, from the one that the tables are of."""
+        logits = self._logits(rollout)
+        divergence = self._distribution(logits, rollout).divergence_from(tables)
+        return logits, mean_of(divergence.sum(dim=-1), rollout.weight)
 
     @torch.no_grad()
     def _values(self, rollout: Rollout) -> Tensor:
@@ -279,13 +319,15 @@ class Learner:
         """Make chosen heads as new, and forget what the optimiser knows about them."""
         for parameter in reset_heads(self.policy, heads, generator("reset", self.seed, self.updates)):
             self.optimizer.state.pop(parameter, None)
+        self.repeated.forget()
 
     def state(self) -> dict[str, Any]:
         """Everything to go on from but config and seed, as a checkpoint can hold it."""
-        return {"policy": self.policy.state_dict(), "optimizer": self.optimizer.state_dict(), "updates": self.updates}
+        return {"policy": self.policy.state_dict(), "optimizer": optimizer_state(self.optimizer), "updates": self.updates}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, bit for bit. Settings are those of the present config, not of the saved one."""
         self.policy.load_state_dict(state["policy"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(self.optimizer, state["optimizer"])
+        self.repeated.forget()
         self.updates = state["updates"]

@@ -160,8 +160,12 @@ class Policy(nn.Module):
         checkpoint_lstm: less memory for the gradient at the price of time.
         autocast: bfloat16 in encoders and LSTM; the heads stay in float32.
         """
+        return ActionDistribution(self.logits(batch, checkpoint_lstm=checkpoint_lstm, autocast=autocast), batch, explore)
+
+    def logits(self, batch: ObservationBatch, *, checkpoint_lstm: bool = False, autocast: bool = False) -> HeadLogits:
+        """What the distributions over whole episodes [hosts, steps] are made of."""
         features, slots = self.actor.replay(batch, checkpoint_lstm=checkpoint_lstm, autocast=autocast)
-        return ActionDistribution(self._logits(features, slots, batch), batch, explore)
+        return self._logits(features, slots, batch)
 
     def normalised_values(self, batch: ObservationBatch, *, checkpoint_lstm: bool = False, autocast: bool = False) -> Tensor:
         """[hosts, steps]: the critic's output over whole episodes, before it is brought to the reward's scale."""
