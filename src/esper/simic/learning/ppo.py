@@ -32,7 +32,7 @@ from esper.simic.learning.optimizer import (
 )
 from esper.simic.learning.popart import follow_returns
 from esper.simic.learning.ppo_config import EntropyMultipliers, PPOConfig, PriorStrength
-from esper.simic.learning.ppo_metrics import Figures, Tally, critic_figures, flat, loss_figures, mean_of, policy_figures
+from esper.simic.learning.ppo_metrics import Figures, Tally, critic_figures, flat, loss_figures, mean_of, policy_figures, regression_ceiling
 from esper.simic.learning.repeated import Repeated, addresses
 from esper.simic.learning.rollout import Rollout
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch
@@ -124,6 +124,21 @@ class PPOBatch:
         return replace(self, prior=[each[hosts] for each in self.prior], **{name: getattr(self, name)[hosts] for name in names})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Outcome:
+    """What an update is judged by."""
+
+    before: HeadLogits
+    after: HeadLogits
+    divergence: Tensor
+    """[hosts, steps, 8]: of the policy after from that before."""
+    first_error: Tensor
+    """Scalar: the largest distance of the first minibatch's ratios from 1."""
+    advantage: Tensor
+    value_before: Tensor
+    value_after: Tensor
+
+
 def _weighted(figures: Tensor, weights: EntropyMultipliers | PriorStrength) -> Tensor:
     """[...]: the sum over the heads of figures [..., 8], each by its head's weight."""
     return figures @ _by_head(weights, figures.device)
@@ -193,19 +208,18 @@ class Learner:
         policy, config, repeated = self.policy, self.config, self.repeated
         repeated.begin(config, rollout.exploration, rollout.observations.slots.shape, addresses(policy))
         rollout = repeated.put("round", rollout)
-        before = self._distribution(repeated("logits", partial(self._logits, rollout)), rollout)
+        before, tables = repeated.put("before", repeated("before", partial(self._before, rollout)))
         value_before = repeated("values", partial(self._values, rollout))
         advantage = rollout.advantages(config.gamma, config.gae_lambda)
         follow_returns(policy.value_head, advantage + rollout.value, rollout.weight, config.popart_rate)
         minibatches = min(config.minibatches, rollout.hosts)
-        whole = repeated.put("batch", self.prepare(rollout, advantage, before, minibatches))
+        whole = repeated.put("batch", self.prepare(rollout, advantage, self._distribution(before, rollout), minibatches))
         rate = learning_rate(config, self.updates)
         set_rate(self.optimizer, rate)
         for group, present in zip(self.optimizer.param_groups, policy.parameter_groups(config.weight_decay), strict=True):
             group["weight_decay"] = present["weight_decay"]
         entropy_coefficient = annealed(config.entropy_start, config.entropy_end, config.entropy_updates, self.updates)
         coefficient = repeated.put("coefficient", torch.tensor(entropy_coefficient, dtype=torch.float64, device=policy.device))
-        tables = repeated.put("tables", before.tables)
 
         tally, shuffle = Tally(list), generator("update", self.seed, self.updates)
         moving, epochs = True, 0
@@ -218,18 +232,28 @@ class Learner:
                     tally[name].append(figure)
             if moving:
                 epochs += 1
-                logits, divergence = repeated("moved", partial(self._moved, rollout, tables))
+                after, divergence, mean = repeated("moved", partial(self._moved, rollout, tables))
             check_gradients(self.optimizer, torch.stack(tally["norms"][-minibatches:]))
             if moving:
-                kl = float(divergence)
+                kl = float(mean)
                 if not math.isfinite(kl):
                     raise FloatingPointError("the KL divergence from the policy before is not finite")
                 # This ends the policy's epochs; the critic shares nothing with it, and goes on.
                 moving = config.target_kl == 0 or kl <= KL_STOP * config.target_kl
-        after, value_after = self._distribution(logits, rollout), repeated("values", partial(self._values, rollout))
+        value_after = repeated("values", partial(self._values, rollout))
         check_finite({"a value after the update": value_after})
         first_error = tally.pop("ratio_error")[0]
         del tally["norms"]
+        outcome = Outcome(
+            before=before,
+            after=after,
+            divergence=divergence,
+            first_error=first_error,
+            advantage=advantage,
+            value_before=value_before,
+            value_after=value_after,
+        )
+        figures_of = partial(self._figures, rollout, repeated.put("outcome", outcome))
         found: Figures = {
             "n_updates": self.updates + 1,
             "epochs": epochs,
@@ -239,8 +263,8 @@ class Learner:
             "ep_rew_mean": (rollout.reward * rollout.weight).sum(dim=1).mean(),
             "ep_len_mean": rollout.lengths().mean(),
             **loss_figures(tally, entropy_coefficient, self.gradients.parts),
-            **policy_figures(rollout, before, after, config.clip_range, first_error),
-            **critic_figures(rollout, advantage, value_before, value_after),
+            **repeated("figures", figures_of),
+            "explained_variance_ceiling": regression_ceiling(rollout, advantage + rollout.value),
         }
         return flat(found)
 
@@ -296,7 +320,6 @@ class Learner:
         tally["value_loss"].append(error.detach())
         return error
 
-    @torch.no_grad()
     def _logits(self, rollout: Rollout) -> HeadLogits:
         return self.policy.logits(rollout.observations, autocast=self.config.autocast)
 
@@ -304,11 +327,25 @@ class Learner:
         return ActionDistribution(logits, rollout.observations, rollout.exploration)
 
     @torch.no_grad()
-    def _moved(self, rollout: Rollout, tables: tuple[Tensor, Tensor, Tensor]) -> tuple[HeadLogits, Tensor]:
-        """The policy's logits, and its exact KL divergence, a scalar, from the one that the tables are of."""
+    def _before(self, rollout: Rollout) -> tuple[HeadLogits, tuple[Tensor, Tensor, Tensor]]:
+        """The policy's logits, and its tables."""
+        logits = self._logits(rollout)
+        return logits, self._distribution(logits, rollout).tables
+
+    @torch.no_grad()
+    def _moved(self, rollout: Rollout, tables: tuple[Tensor, Tensor, Tensor]) -> tuple[HeadLogits, Tensor, Tensor]:
+        """The policy's logits, its exact KL divergence [hosts, steps, 8] from the one that the tables are of, and the mean of that."""
         logits = self._logits(rollout)
         divergence = self._distribution(logits, rollout).divergence_from(tables)
-        return logits, mean_of(divergence.sum(dim=-1), rollout.weight)
+        return logits, divergence, mean_of(divergence.sum(dim=-1), rollout.weight)
+
+    @torch.no_grad()
+    def _figures(self, rollout: Rollout, outcome: Outcome) -> Figures:
+        before, after = (self._distribution(logits, rollout) for logits in (outcome.before, outcome.after))
+        return {
+            **policy_figures(rollout, before, after, outcome.divergence, self.config.clip_range, outcome.first_error),
+            **critic_figures(rollout, outcome.advantage, outcome.value_before, outcome.value_after),
+        }
 
     @torch.no_grad()
     def _values(self, rollout: Rollout) -> Tensor:

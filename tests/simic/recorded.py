@@ -1,0 +1,73 @@
+"""A stand-in for a CUDA graph on the CPU: operations are recorded with the tensors that they were given, and done again on these.
+
+As on a GPU nothing of Python runs again: what a number, a setting or the place of a tensor was is as it was when it was recorded. What a
+GPU cannot capture is refused: reading a tensor's values, sizes that depend on them, and numbers of Python's that would have to be copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from esper.simic.learning import repeated
+from esper.tolaria.training.captured import Captured
+
+REFUSED = ("_local_scalar_dense", "nonzero", "lift_fresh", "is_nonzero", "equal", "masked_select", "unique")
+
+
+class Recorded(TorchDispatchMode):
+    """What a piece of work did. Recording does it already, so that the first replay has nothing to do."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        super().__init__()
+        self.operations: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[Any], tuple[bool, bool]]] = []
+        with self:
+            work()
+        self.done = True
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.overloadpacket.__name__
+        assert name not in REFUSED, f"{name} cannot be captured"
+        if name in ("index", "index_put", "index_put_"):
+            assert all(each is None or each.dtype is not torch.bool for each in args[1]), "an index whose size depends on values"
+        found = function(*args, **(kwargs or {}))
+        modes = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+        self.operations.append((function, args, kwargs or {}, tree_leaves(found), modes))
+        return found
+
+    def replay(self) -> None:
+        if self.done:
+            self.done = False
+            return
+        for function, args, kwargs, before, modes in self.operations:
+            if _is_view(function):
+                continue  # of memory that another operation writes
+            with torch.inference_mode(modes[0]), torch.set_grad_enabled(modes[1]), torch._C._AutoDispatchBelowAutograd():
+                for old, new in zip(before, tree_leaves(function(*args, **kwargs)), strict=True):
+                    if isinstance(old, Tensor) and old is not new:
+                        old.copy_(new)
+
+
+def _is_view(function: Any) -> bool:
+    return any(each.alias_info is not None and not each.alias_info.is_write for each in function._schema.returns)
+
+
+@pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
+    """From here on work is recorded on the CPU as it is captured on a GPU; all that was."""
+    made: list[Recorded] = []
+
+    def captured(self: Captured, pool: object) -> Recorded:
+        made.append(Recorded(self.work))
+        return made[-1]
+
+    monkeypatch.setattr(Captured, "_captured", captured)
+    monkeypatch.setattr(repeated, "_graphs", lambda device: SimpleNamespace(latest=None))
+    return made
