@@ -166,7 +166,8 @@ class Gradients:
         zero = self.parameters[0].new_zeros(())
         found = iter(torch._foreach_norm([each.grad for each in self.parameters if each.grad is not None]))
         norms = [zero if each.grad is None else next(found) for each in self.parameters]
-        squares = zero.expand(len(self.parts)).index_add(0, self.owner, torch.stack(norms).square())
+        # Not by index_add, which on a GPU adds in any order: the same update is to give the same numbers twice.
+        squares = zero.expand(len(self.parts)).index_put((self.owner,), torch.stack(norms).square(), accumulate=True)
         tally["gradient_norm"].append(squares.sqrt())
         # Chosen, not multiplied by 0: what is not finite in one network says nothing of the other.
         return [torch.where(chosen, squares, 0.0).sum().sqrt() for chosen in (~self.of_critic, self.of_critic)]
