@@ -7,17 +7,12 @@ GPU cannot capture is refused: reading a tensor's values, sizes that depend on t
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-from esper.simic.learning import repeated
-from esper.tolaria.training.captured import Captured
 
 REFUSED = ("_local_scalar_dense", "nonzero", "lift_fresh", "is_nonzero", "equal", "masked_select", "unique")
 
@@ -39,7 +34,8 @@ class Recorded(TorchDispatchMode):
             assert all(each is None or each.dtype is not torch.bool for each in args[1]), "an index whose size depends on values"
         found = function(*args, **(kwargs or {}))
         modes = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
-        self.operations.append((function, args, kwargs or {}, tree_leaves(found), modes))
+        if not _is_view(args, found):  # of memory that another operation writes
+            self.operations.append((function, args, kwargs or {}, tree_leaves(found), modes))
         return found
 
     def replay(self) -> None:
@@ -47,27 +43,14 @@ class Recorded(TorchDispatchMode):
             self.done = False
             return
         for function, args, kwargs, before, modes in self.operations:
-            if _is_view(function):
-                continue  # of memory that another operation writes
             with torch.inference_mode(modes[0]), torch.set_grad_enabled(modes[1]), torch._C._AutoDispatchBelowAutograd():
                 for old, new in zip(before, tree_leaves(function(*args, **kwargs)), strict=True):
                     if isinstance(old, Tensor) and old is not new:
                         old.copy_(new)
 
 
-def _is_view(function: Any) -> bool:
-    return any(each.alias_info is not None and not each.alias_info.is_write for each in function._schema.returns)
-
-
-@pytest.fixture
-def recording(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
-    """From here on work is recorded on the CPU as it is captured on a GPU; all that was."""
-    made: list[Recorded] = []
-
-    def captured(self: Captured, pool: object) -> Recorded:
-        made.append(Recorded(self.work))
-        return made[-1]
-
-    monkeypatch.setattr(Captured, "_captured", captured)
-    monkeypatch.setattr(repeated, "_graphs", lambda device: SimpleNamespace(latest=None))
-    return made
+def _is_view(args: Any, found: Any) -> bool:
+    """Whether a result is another tensor on memory that was given; what is written in place is the same tensor."""
+    given = [each for each in tree_leaves(args) if isinstance(each, Tensor)]
+    memory = {each.untyped_storage().data_ptr() for each in given}
+    return isinstance(found, Tensor) and all(found is not each for each in given) and found.untyped_storage().data_ptr() in memory
