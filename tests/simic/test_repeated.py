@@ -25,6 +25,7 @@ from esper.tamiyo import Observation
 from esper.tamiyo.policy.heads import Exploration
 from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.training.captured import Captured
+from esper.tolaria.training.device import device_named
 from tests.simic.problems import KnownReturn, Problem, Recall, Sentinel, new_policy, play, quick
 from tests.simic.recorded import Recorded
 from tests.simic.runs import opinionated
@@ -53,7 +54,7 @@ def recording() -> Iterator[list[Recorded]]:
 
 
 def learner(problem: Problem, seed: int = 0, device: str = "cpu", **changes: object) -> Learner:
-    return Learner(new_policy(problem, seed=seed).to(device), quick(**(CHANGING | changes)), 3)
+    return Learner(new_policy(problem, seed=seed).to(device_named(device)), quick(**(CHANGING | changes)), 3)
 
 
 def updates(made: Learner, problems: list[Problem]) -> list[dict[str, float]]:
@@ -226,7 +227,7 @@ SEEN: list[dict[int, Observation]] = [
 
 def played(device: str = "cpu", plays: int = 2, *, deterministic: bool = False) -> tuple[list[Any], list[Tensor]]:
     """What a policy decides in several plays, and what it remembers and records."""
-    policy, kept = opinionated().to(device), Repeated(torch.device(device))
+    policy, kept = opinionated().to(device_named(device)), Repeated(device_named(device))
     decisions, tensors = [], []
     started = {place: SimpleNamespace(slots=each.masks.slot_names) for place, each in SEEN[0].items()}
     for number in range(plays):
@@ -259,6 +260,12 @@ def test_captured_decisions_are_those_that_are_not(deterministic: bool) -> None:
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 
 
+@pytest.fixture
+def precise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory of a policy in the precision of a CPU."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 @pytest.mark.gpu
 @cuda
 @pytest.mark.parametrize("changes", [{}, {"minibatches": 3}, {"target_kl": 1e-9}, {"checkpoint_lstm": True}, {"autocast": True}])
@@ -269,8 +276,8 @@ def test_updates_on_a_gpu_are_captured_and_right(changes: dict[str, object]) -> 
     assert figures[0] == figures[1]
     assert same(runs[0].state(), runs[1].state()), "the same twice"
     works = runs[0].repeated._works
-    assert {"before", "moved", "values", "figures"} < works.keys()
-    assert all(work.captured.graph is not None for name, work in works.items() if name != "step" or work.captured.begun)
+    steps = [name for name in works if isinstance(name, tuple)]
+    assert all(works[name].captured.graph is not None for name in ("before", "values", "moved", "figures", steps[0]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(repeated, "_graphs", lambda device: None)
         plain = learner(problem, device="cuda", **changes)
@@ -283,6 +290,7 @@ def test_updates_on_a_gpu_are_captured_and_right(changes: dict[str, object]) -> 
 
 @pytest.mark.gpu
 @cuda
+@pytest.mark.usefixtures("precise")
 @pytest.mark.parametrize(("first", "second"), [("cuda", "cpu"), ("cpu", "cuda"), ("cuda", "cuda")])
 def test_what_is_saved_on_one_device_goes_on_on_the_other(first: str, second: str, tmp_path: Path) -> None:
     problem, store = Sentinel(4), CheckpointStore(tmp_path)
@@ -295,13 +303,14 @@ def test_what_is_saved_on_one_device_goes_on_on_the_other(first: str, second: st
     figures = [updates(each, [problem] * 2) for each in (begun, resumed)]
     if first == second:
         assert figures[0] == figures[1]
-    assert figures[0][0] == pytest.approx(figures[1][0], rel=1e-3, abs=1e-3)
+    assert figures[0][0] == pytest.approx(figures[1][0], rel=1e-2, abs=1e-2)
     for name, tensor in begun.policy.state_dict().items():
-        assert torch.allclose(tensor.cpu(), resumed.policy.state_dict()[name].cpu(), rtol=1e-3, atol=1e-3), name
+        assert torch.allclose(tensor.cpu(), resumed.policy.state_dict()[name].cpu(), rtol=1e-2, atol=1e-2), name
 
 
 @pytest.mark.gpu
 @cuda
+@pytest.mark.usefixtures("precise")
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_decisions_on_a_gpu_are_those_on_a_cpu(deterministic: bool) -> None:
     (decided, tensors), (expected, others) = played("cuda", deterministic=deterministic), played(deterministic=deterministic)
