@@ -195,8 +195,9 @@ def test_entropies_are_reported_only_where_a_head_mattered_and_had_a_choice():
     rollout = play(policy, problem, 0, EXPLORE)
     with torch.no_grad():
         distribution = policy.replay(rollout.observations, EXPLORE)
+        divergence = distribution.divergence(distribution)
     scores = distribution.score(rollout.actions)
-    found = policy_figures(rollout, distribution, distribution, 0.2, torch.zeros(()))["entropy"]
+    found = policy_figures(rollout, distribution, distribution, divergence, 0.2, torch.zeros(()))["entropy"]
     counted = [
         scores.entropies[host, step, 2].item() / math.log(4)
         for host in range(8)

@@ -14,20 +14,29 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from esper.leyline.errors import LearningError
-from esper.simic.learning.optimizer import check_finite, clipped_step, make_optimizer
+from esper.simic.learning.optimizer import (
+    check_finite,
+    check_gradients,
+    clipped_step,
+    load_optimizer,
+    make_optimizer,
+    optimizer_state,
+    set_rate,
+)
 from esper.simic.learning.popart import follow_returns
 from esper.simic.learning.ppo_config import EntropyMultipliers, PPOConfig, PriorStrength
-from esper.simic.learning.ppo_metrics import Figures, Tally, critic_figures, flat, loss_figures, mean_of, policy_figures
+from esper.simic.learning.ppo_metrics import Figures, Tally, critic_figures, flat, loss_figures, mean_of, policy_figures, regression_ceiling
+from esper.simic.learning.repeated import Repeated, addresses
 from esper.simic.learning.rollout import Rollout
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch
-from esper.tamiyo.policy.heads import ActionDistribution, Exploration
+from esper.tamiyo.policy.heads import ActionDistribution, Exploration, HeadLogits
 from esper.tamiyo.policy.policy import Policy, reset_heads
 from esper.tamiyo.policy.prior_tables import prior_tables
 from esper.tolaria.data.streams import generator
@@ -115,6 +124,21 @@ class PPOBatch:
         return replace(self, prior=[each[hosts] for each in self.prior], **{name: getattr(self, name)[hosts] for name in names})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Outcome:
+    """What an update is judged by."""
+
+    before: HeadLogits
+    after: HeadLogits
+    divergence: Tensor
+    """[hosts, steps, 8]: of the policy after from that before."""
+    first_error: Tensor
+    """Scalar: the largest distance of the first minibatch's ratios from 1."""
+    advantage: Tensor
+    value_before: Tensor
+    value_after: Tensor
+
+
 def _weighted(figures: Tensor, weights: EntropyMultipliers | PriorStrength) -> Tensor:
     """[...]: the sum over the heads of figures [..., 8], each by its head's weight."""
     return figures @ _by_head(weights, figures.device)
@@ -142,7 +166,8 @@ class Gradients:
         zero = self.parameters[0].new_zeros(())
         found = iter(torch._foreach_norm([each.grad for each in self.parameters if each.grad is not None]))
         norms = [zero if each.grad is None else next(found) for each in self.parameters]
-        squares = zero.expand(len(self.parts)).index_add(0, self.owner, torch.stack(norms).square())
+        # Not by index_add, which on a GPU adds in any order: the same update is to give the same numbers twice.
+        squares = zero.expand(len(self.parts)).index_put((self.owner,), torch.stack(norms).square(), accumulate=True)
         tally["gradient_norm"].append(squares.sqrt())
         # Chosen, not multiplied by 0: what is not finite in one network says nothing of the other.
         return [torch.where(chosen, squares, 0.0).sum().sqrt() for chosen in (~self.of_critic, self.of_critic)]
@@ -151,12 +176,15 @@ class Gradients:
 class Learner:
     """A policy with everything that learning goes on from: optimiser, count of updates, and the seed that all chance comes from.
 
-    `config` may be replaced between two updates; the next one goes by it.
+    `config` may be replaced between two updates; the next one goes by it. What an update does again and again goes through `repeated`,
+    which on a GPU captures it; on a CPU it adds nothing.
     """
 
     def __init__(self, policy: Policy, config: PPOConfig, seed: int = 0) -> None:
         self.policy, self.config, self.seed = policy, config, seed
-        self.optimizer = make_optimizer(policy.parameter_groups(config.weight_decay), config.learning_rate)
+        self.repeated = Repeated(policy.device)
+        groups = policy.parameter_groups(config.weight_decay)
+        self.optimizer = make_optimizer(groups, config.learning_rate, captured=self.repeated.captures)
         self.gradients = Gradients(policy)
         self.updates = 0
 
@@ -166,7 +194,8 @@ class Learner:
         Raises LearningError when something in it is not finite; the policy is of no use then.
         """
         try:
-            metrics = self._update(rollout)
+            with self.repeated.beside():
+                metrics = self._update(rollout)
         except FloatingPointError as error:
             raise LearningError(
                 f"update {self.updates + 1} of the policy went wrong: {error}; what was saved is intact, "
@@ -178,39 +207,54 @@ class Learner:
     def _update(self, rollout: Rollout) -> dict[str, float]:
         figures = {"reward": rollout.reward, "value": rollout.value, "log-probability": rollout.log_prob}
         check_finite({f"a {what} of the round": values for what, values in figures.items()})
-        policy, config = self.policy, self.config
-        before, value_before = self._replay(rollout), self._values(rollout)
+        policy, config, repeated = self.policy, self.config, self.repeated
+        repeated.begin(config, rollout.exploration, rollout.observations.slots.shape, addresses(policy))
+        rollout = repeated.put("round", rollout)
+        before, tables = repeated.put("before", repeated("before", partial(self._before, rollout)))
+        value_before = repeated("values", partial(self._values, rollout))
         advantage = rollout.advantages(config.gamma, config.gae_lambda)
         follow_returns(policy.value_head, advantage + rollout.value, rollout.weight, config.popart_rate)
         minibatches = min(config.minibatches, rollout.hosts)
-        whole = self.prepare(rollout, advantage, before, minibatches)
+        whole = repeated.put("batch", self.prepare(rollout, advantage, self._distribution(before, rollout), minibatches))
         rate = learning_rate(config, self.updates)
+        set_rate(self.optimizer, rate)
         for group, present in zip(self.optimizer.param_groups, policy.parameter_groups(config.weight_decay), strict=True):
-            group["lr"], group["weight_decay"] = rate, present["weight_decay"]
+            group["weight_decay"] = present["weight_decay"]
         entropy_coefficient = annealed(config.entropy_start, config.entropy_end, config.entropy_updates, self.updates)
+        coefficient = repeated.put("coefficient", torch.tensor(entropy_coefficient, dtype=torch.float64, device=policy.device))
 
         tally, shuffle = Tally(list), generator("update", self.seed, self.updates)
-        after, moving, epochs = before, True, 0
+        moving, epochs = True, 0
         for _ in range(config.epochs):
             order = torch.randperm(rollout.hosts, generator=shuffle).to(policy.device)
             for hosts in order.tensor_split(minibatches):
-                batch = whole.part(hosts)
-                self.optimizer.zero_grad(set_to_none=True)
-                if moving:
-                    self.actor_loss(batch, entropy_coefficient, tally).backward()
-                self.critic_loss(batch, tally).backward()
-                clipped_step(self.optimizer, self.gradients.measure(tally), config.max_gradient_norm)
+                chosen = repeated.put(f"{len(hosts)} hosts", hosts)
+                step = partial(self.step, whole, chosen, coefficient, moving=moving)
+                for name, figure in repeated(("step", len(hosts), moving), step).items():
+                    tally[name].append(figure)
+            check_gradients(self.optimizer, torch.stack(tally["norms"][-minibatches:]))
             if moving:
                 epochs += 1
-                after = self._replay(rollout)
-                kl = float(mean_of(after.divergence(before).sum(dim=-1), rollout.weight))
+                after, divergence, mean = repeated("moved", partial(self._moved, rollout, tables))
+                kl = float(mean)
                 if not math.isfinite(kl):
                     raise FloatingPointError("the KL divergence from the policy before is not finite")
                 # This ends the policy's epochs; the critic shares nothing with it, and goes on.
                 moving = config.target_kl == 0 or kl <= KL_STOP * config.target_kl
-        value_after = self._values(rollout)
+        value_after = repeated("values", partial(self._values, rollout))
         check_finite({"a value after the update": value_after})
         first_error = tally.pop("ratio_error")[0]
+        del tally["norms"]
+        outcome = Outcome(
+            before=before,
+            after=after,
+            divergence=divergence,
+            first_error=first_error,
+            advantage=advantage,
+            value_before=value_before,
+            value_after=value_after,
+        )
+        figures_of = partial(self._figures, rollout, repeated.put("outcome", outcome))
         found: Figures = {
             "n_updates": self.updates + 1,
             "epochs": epochs,
@@ -220,8 +264,8 @@ class Learner:
             "ep_rew_mean": (rollout.reward * rollout.weight).sum(dim=1).mean(),
             "ep_len_mean": rollout.lengths().mean(),
             **loss_figures(tally, entropy_coefficient, self.gradients.parts),
-            **policy_figures(rollout, before, after, config.clip_range, first_error),
-            **critic_figures(rollout, advantage, value_before, value_after),
+            **repeated("figures", figures_of),
+            "explained_variance_ceiling": regression_ceiling(rollout, advantage + rollout.value),
         }
         return flat(found)
 
@@ -241,7 +285,18 @@ class Learner:
             exploration=rollout.exploration,
         )
 
-    def actor_loss(self, batch: PPOBatch, entropy_coefficient: float, tally: Tally) -> Tensor:
+    def step(self, whole: PPOBatch, hosts: Tensor, entropy_coefficient: Tensor, *, moving: bool) -> dict[str, Tensor]:
+        """One step of the optimiser on some of the hosts, of the critic and, while it is moving, the actor. Returns what to tally."""
+        batch, tally = whole.part(hosts), Tally(list)
+        self.optimizer.zero_grad(set_to_none=True)
+        if moving:
+            self.actor_loss(batch, entropy_coefficient, tally).backward()
+        self.critic_loss(batch, tally).backward()
+        norms = self.gradients.measure(tally)
+        clipped_step(self.optimizer, norms, self.config.max_gradient_norm)
+        return {"norms": torch.stack(norms), **{name: figure for name, (figure,) in tally.items()}}
+
+    def actor_loss(self, batch: PPOBatch, entropy_coefficient: float | Tensor, tally: Tally) -> Tensor:
         """Scalar: clipped surrogate, minus the entropy bonus, plus the distance from the prior."""
         config = self.config
         distribution = self.policy.replay(
@@ -266,9 +321,32 @@ class Learner:
         tally["value_loss"].append(error.detach())
         return error
 
+    def _logits(self, rollout: Rollout) -> HeadLogits:
+        return self.policy.logits(rollout.observations, autocast=self.config.autocast)
+
+    def _distribution(self, logits: HeadLogits, rollout: Rollout) -> ActionDistribution:
+        return ActionDistribution(logits, rollout.observations, rollout.exploration)
+
     @torch.no_grad()
-    def _replay(self, rollout: Rollout) -> ActionDistribution:
-        return self.policy.replay(rollout.observations, rollout.exploration, autocast=self.config.autocast)
+    def _before(self, rollout: Rollout) -> tuple[HeadLogits, tuple[Tensor, Tensor, Tensor]]:
+        """The policy's logits, and its tables."""
+        logits = self._logits(rollout)
+        return logits, self._distribution(logits, rollout).tables
+
+    @torch.no_grad()
+    def _moved(self, rollout: Rollout, tables: tuple[Tensor, Tensor, Tensor]) -> tuple[HeadLogits, Tensor, Tensor]:
+        """The policy's logits, its exact KL divergence [hosts, steps, 8] from the one that the tables are of, and the mean of that."""
+        logits = self._logits(rollout)
+        divergence = self._distribution(logits, rollout).divergence_from(tables)
+        return logits, divergence, mean_of(divergence.sum(dim=-1), rollout.weight)
+
+    @torch.no_grad()
+    def _figures(self, rollout: Rollout, outcome: Outcome) -> Figures:
+        before, after = (self._distribution(logits, rollout) for logits in (outcome.before, outcome.after))
+        return {
+            **policy_figures(rollout, before, after, outcome.divergence, self.config.clip_range, outcome.first_error),
+            **critic_figures(rollout, outcome.advantage, outcome.value_before, outcome.value_after),
+        }
 
     @torch.no_grad()
     def _values(self, rollout: Rollout) -> Tensor:
@@ -279,13 +357,15 @@ class Learner:
         """Make chosen heads as new, and forget what the optimiser knows about them."""
         for parameter in reset_heads(self.policy, heads, generator("reset", self.seed, self.updates)):
             self.optimizer.state.pop(parameter, None)
+        self.repeated.forget()
 
     def state(self) -> dict[str, Any]:
         """Everything to go on from but config and seed, as a checkpoint can hold it."""
-        return {"policy": self.policy.state_dict(), "optimizer": self.optimizer.state_dict(), "updates": self.updates}
+        return {"policy": self.policy.state_dict(), "optimizer": optimizer_state(self.optimizer), "updates": self.updates}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, bit for bit. Settings are those of the present config, not of the saved one."""
         self.policy.load_state_dict(state["policy"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(self.optimizer, state["optimizer"])
+        self.repeated.forget()
         self.updates = state["updates"]

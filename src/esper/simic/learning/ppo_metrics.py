@@ -62,10 +62,16 @@ def loss_figures(tally: Tally, entropy_coefficient: float, parts: Iterable[str])
 
 
 def policy_figures(
-    rollout: Rollout, before: ActionDistribution, after: ActionDistribution, clip_range: float, first_error: Tensor
+    rollout: Rollout,
+    before: ActionDistribution,
+    after: ActionDistribution,
+    divergence: Tensor,
+    clip_range: float,
+    first_error: Tensor,
 ) -> Figures:
     """Compare the policy before and after an update on the round that it learned from.
 
+    divergence: [hosts, steps, 8], that of `after` from `before`.
     first_error: largest distance from 1 of the first minibatch's ratios, which are worked out with gradients, by other kernels.
 
     kl: the exact KL(before || after) of the distribution over whole actions; kl_by_head sums up to it. approx_kl: the usual estimate from
@@ -79,7 +85,7 @@ def policy_figures(
     steps, op_mask = weight.unsqueeze(-1), rollout.observations.op_mask
     scores = before.score(rollout.actions)
     log_ratio = after.score(rollout.actions).log_prob - scores.log_prob
-    kl_by_head = by_head(after.divergence(before), steps)
+    kl_by_head = by_head(divergence, steps)
     gaps, could_matter = after.gaps()
     return {
         "kl": sum(kl_by_head.values()),
@@ -97,8 +103,8 @@ def policy_figures(
 def critic_figures(rollout: Rollout, advantage: Tensor, value_before: Tensor, value_after: Tensor) -> Figures:
     """Compare values [hosts, steps] with the returns that were the critic's targets.
 
-    explained_variance: before the update, on a round that the critic had not seen; its ceiling is what a ridge regression on the same
-    observations reaches, on hosts that it has not seen. value_std lies far below return_std where the critic predicts a constant.
+    explained_variance: before the update, on a round that the critic had not seen; `regression_ceiling` is what it could be. value_std lies
+    far below return_std where the critic predicts a constant.
     advantage_kurtosis: the excess, 0 for a normal distribution. advantage_positive: share above 0.
     """
     weight = rollout.weight
@@ -107,7 +113,6 @@ def critic_figures(rollout: Rollout, advantage: Tensor, value_before: Tensor, va
     return {
         "explained_variance": explained_variance(value_before, returns, weight),
         "explained_variance_after": explained_variance(value_after, returns, weight),
-        "explained_variance_ceiling": regression_ceiling(rollout, returns),
         "value_std": moments(value_before, weight)["std"],
         "return_mean": of_returns["mean"],
         "return_std": of_returns["std"],

@@ -95,10 +95,7 @@ class RolloutBuffer:
             raise ValueError(f"step {step} of hosts {list(hosts)} was decided before, or the step before it has no outcome yet")
         if step > 0 and self.terminated[rows, step - 1].any():
             raise ValueError(f"an episode of hosts {list(hosts)} ended before step {step}; the buffer holds one whole episode of each")
-        into = self.observations.tensors()
-        for name, tensor in batch.tensors().items():  # slots that a host does not have stay padding
-            index: list[Tensor | int | slice] = [rows, step, *(slice(size) for size in tensor.shape[1:])]
-            into[name][tuple(index)] = tensor
+        self.observations.fill((rows, step), batch)  # slots that a host does not have stay padding
         self.actions[rows, step] = acted.actions
         self.log_prob[rows, step] = acted.log_prob
         self.value[rows, step] = acted.value

@@ -24,6 +24,7 @@ from esper.simic.growth.play import ControllerDecider, Play, Progress
 from esper.simic.growth.recording import FOLDER, write_episode
 from esper.simic.learning.policy_decider import PolicyDecider
 from esper.simic.learning.ppo import Learner
+from esper.simic.learning.repeated import Repeated
 from esper.simic.learning.rollout import Rollout, RolloutBuffer
 from esper.simic.runs.playing import Playing
 from esper.simic.runs.ppo_config import PPORunConfig
@@ -55,6 +56,7 @@ class PPORun:
         torch.set_num_threads(config.threads or 1)
         policy = self._first_policy().to(self.playing.devices[0])
         self.learner = Learner(policy, config.ppo.over(config.rounds), config.seed)
+        self.acting = Repeated(policy.device)
         self.pool = self._pool()
         budgets, slots = self._sizes()
         self.explore = Exploration.for_budget(max(budgets))
@@ -146,7 +148,7 @@ class PPORun:
             return
         self.buffer.clear()
         seed = stream_seed("round", self.config.seed, self.round) % (1 << 31)
-        decider = PolicyDecider(self.policy, seed, explore=self.explore, buffer=self.buffer)
+        decider = PolicyDecider(self.policy, seed, explore=self.explore, buffer=self.buffer, repeated=self.acting)
         starts = self._drawn(self.round)
         playing = Play(self.playing.environment, decider, starts, hub=self.hub, first=self._numbers(starts), round=self.round + 1)
         played = playing.through(progress)
@@ -193,7 +195,9 @@ class PPORun:
         if arm == "policy":
             self.policy.eval()
             seed = stream_seed("examine", self.config.seed) % (1 << 31)
-            decider: PolicyDecider | ControllerDecider = PolicyDecider(self.policy, seed, deterministic=self.config.deterministic)
+            decider: PolicyDecider | ControllerDecider = PolicyDecider(
+                self.policy, seed, deterministic=self.config.deterministic, repeated=self.acting
+            )
         else:
             decider = ControllerDecider([make(arm)] * len(starts))
         playing = Play(self.playing.environment, decider, starts, hub=self.hub, first=self._numbers(starts), round=self.round, arm=arm)

@@ -120,6 +120,11 @@ class ObservationBatch:
         """The part of the batch at an index of hosts, or of hosts and steps."""
         return self.map(lambda tensor: tensor[index])
 
+    def fill(self, index: tuple[Tensor | int, ...], hosts: ObservationBatch) -> None:
+        """Write a batch [hosts] to an index of hosts, or of hosts and steps; slots that it does not have stay as they are."""
+        for own, tensor in zip(self.tensors().values(), hosts.tensors().values(), strict=True):
+            own[(*index, *(slice(size) for size in tensor.shape[1:]))] = tensor
+
     def to(self, device: torch.device | str) -> ObservationBatch:
         """The same batch on another device."""
         return self.map(lambda tensor: tensor.to(device, non_blocking=True))

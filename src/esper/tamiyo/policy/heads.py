@@ -231,17 +231,26 @@ class ActionDistribution:
     # Everything that could be drawn
 
     def divergence(self, before: ActionDistribution) -> Tensor:
-        """[..., 8]: KL(before || this) of what actions are drawn from, exact. Their sum is the divergence of the joint distributions.
+        """[..., 8]: KL(before || this) of what actions of a batch are drawn from, exact. Their sum is that of the joint distributions.
 
         Each head's is the mean over its contexts, by how likely `before` was to get there.
         """
-        ops = before.op.acting.exp().squeeze(-2)
-        pairs = (ops.unsqueeze(-1) * before.slot.acting.exp())[..., self._known.pair_op, :].transpose(-1, -2).flatten(-2)
+        return self.divergence_from(before.tables)
+
+    @property
+    def tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        """[..., C, K] for each block: the log-probabilities that actions are drawn from."""
+        return self.op.acting, self.slot.acting, self.choices.acting
+
+    def divergence_from(self, tables: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """[..., 8]: the divergence, by the other distribution's tables on the same batch."""
+        ops = tables[0].exp().squeeze(-2)
+        pairs = (ops.unsqueeze(-1) * tables[1].exp())[..., self._known.pair_op, :].transpose(-1, -2).flatten(-2)
         arrivals = (torch.ones_like(ops[..., :1]), ops, pairs)
         parts = []
-        for old, new, arrival in zip(before._blocks, self._blocks, arrivals, strict=True):
-            distance = (old.acting.exp() * (old.acting - new.acting)).sum(dim=-1)
-            parts.append(torch.where(old.reachable, arrival * distance, 0.0))
+        for old, new, arrival in zip(tables, self._blocks, arrivals, strict=True):
+            distance = (old.exp() * (old - new.acting)).sum(dim=-1)
+            parts.append(torch.where(new.reachable, arrival * distance, 0.0))
         return self._by_head(*parts)
 
     def distance_from(self, prior: Sequence[Tensor]) -> Tensor:

@@ -145,6 +145,7 @@ class Heads(nn.Module):
     """The actor's features to the logits of the eight heads, in every context at once."""
 
     columns: Tensor
+    choice_ops: Tensor
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
@@ -164,12 +165,13 @@ class Heads(nn.Module):
         firsts = [(CHOICE_OPS.index(op) * sum(sizes.values()) + starts[head], sizes[head] - 1) for head, op in HEAD_OP_PAIRS]
         columns = [first + min(value, last) for first, last in firsts for value in range(choice_width(len(config.blueprints)))]
         self.register_buffer("columns", torch.tensor(columns), persistent=False)
+        self.register_buffer("choice_ops", torch.tensor(CHOICE_OPS), persistent=False)
 
     def forward(self, features: Tensor, slots: Tensor) -> HeadLogits:
         """The logits in every context, from features [..., hidden] and those of the slots [..., S, W]."""
         ops = self.op_embedding.weight
         # Host, op and slot are added before the non-linearity, so that each goes through its layer once: [..., S, ops, W].
-        host, op = self.from_host(features)[..., None, None, :], self.from_op(ops[list(CHOICE_OPS)])
+        host, op = self.from_host(features)[..., None, None, :], self.from_op(ops[self.choice_ops])
         context = self.norm(host + op + self.from_slot(slots).unsqueeze(-2)).relu()
         # One product for all heads: many small ones would take longer.
         parts = [self.choices[head.value] for head in VALUE_HEADS]

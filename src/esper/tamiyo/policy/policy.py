@@ -123,19 +123,32 @@ class Policy(nn.Module):
 
         Raises FloatingPointError when weights, though finite, have grown so large that what comes out of them is not.
         """
+        rows, state = self.step(batch, state, uniforms, explore)
+        return self.acted(rows.cpu(), state)
+
+    @torch.inference_mode()
+    def step(
+        self,
+        batch: ObservationBatch,
+        state: PolicyState,
+        uniforms: Tensor | None,
+        explore: Exploration | None = None,
+    ) -> tuple[Tensor, PolicyState]:
+        """What `act` works out on the device, which is not waited for, as rows for `acted`, and what is remembered afterwards."""
         actions, distribution, actor = self.choose(batch, state.actor, uniforms, explore)
         value, critic = self.value(batch, state.critic)
         log_prob = distribution.score(actions).log_prob
         # Read together, so that a device is waited for once: [hosts, 8 + 2], in double precision, which holds all three as they are.
-        found = torch.cat([actions.double(), log_prob.unsqueeze(-1), value.double().unsqueeze(-1)], dim=-1).cpu()
-        if not torch.isfinite(found).all():
+        rows = torch.cat([actions.double(), log_prob.unsqueeze(-1), value.double().unsqueeze(-1)], dim=-1)
+        return rows, PolicyState(actor=actor, critic=critic)
+
+    @torch.inference_mode()
+    def acted(self, rows: Tensor, state: PolicyState) -> Acted:
+        """The decisions in rows [hosts, 8 + 2] of `step` that were brought to CPU memory."""
+        if not torch.isfinite(rows).all():
             raise FloatingPointError("a log-probability or value that the policy gives is not finite")
-        return Acted(
-            actions=found[:, :-2].long(),
-            log_prob=found[:, -2],
-            value=found[:, -1].to(value.dtype),
-            state=PolicyState(actor=actor, critic=critic),
-        )
+        value = rows[:, -1].to(self.value_head.output.weight.dtype)
+        return Acted(actions=rows[:, :-2].long(), log_prob=rows[:, -2], value=value, state=state)
 
     def _logits(self, features: Tensor, slots: Tensor, batch: ObservationBatch) -> HeadLogits:
         """The heads' logits on top of the prior's log-probabilities, from features [..., hidden] and those of the slots [..., S, W]."""
@@ -160,8 +173,12 @@ class Policy(nn.Module):
         checkpoint_lstm: less memory for the gradient at the price of time.
         autocast: bfloat16 in encoders and LSTM; the heads stay in float32.
         """
+        return ActionDistribution(self.logits(batch, checkpoint_lstm=checkpoint_lstm, autocast=autocast), batch, explore)
+
+    def logits(self, batch: ObservationBatch, *, checkpoint_lstm: bool = False, autocast: bool = False) -> HeadLogits:
+        """What the distributions over whole episodes [hosts, steps] are made of."""
         features, slots = self.actor.replay(batch, checkpoint_lstm=checkpoint_lstm, autocast=autocast)
-        return ActionDistribution(self._logits(features, slots, batch), batch, explore)
+        return self._logits(features, slots, batch)
 
     def normalised_values(self, batch: ObservationBatch, *, checkpoint_lstm: bool = False, autocast: bool = False) -> Tensor:
         """[hosts, steps]: the critic's output over whole episodes, before it is brought to the reward's scale."""
