@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,8 @@ from torch.utils.checkpoint import checkpoint as recompute
 from esper.kasmina.blueprints import SelfAttention
 from esper.leyline.errors import ConfigError
 
+BlockParts = Literal["both", "attention", "mlp"]
+"""What a transformer block has."""
 INIT_STD = 0.02
 """Standard deviation of a GPT's weights at birth."""
 
@@ -83,14 +86,17 @@ class ConvHost(nn.Module):
 
 
 class GPTBlock(nn.Module):
-    """A pre-norm transformer block: x + attention(norm(x)), then x + mlp(norm(x)), on (B, T, d)."""
+    """A pre-norm transformer block: x + attention(norm(x)), then x + mlp(norm(x)), on (B, T, d); or one of the two alone."""
 
-    def __init__(self, width: int, heads: int, *, dropout: float, checkpoint: bool) -> None:
+    def __init__(self, width: int, heads: int, *, parts: BlockParts, dropout: float, checkpoint: bool) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(width)
-        self.attention = SelfAttention(width, heads, causal=True)
-        self.norm2 = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.parts = parts
+        if parts != "mlp":
+            self.norm1 = nn.LayerNorm(width)
+            self.attention = SelfAttention(width, heads, causal=True)
+        if parts != "attention":
+            self.norm2 = nn.LayerNorm(width)
+            self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
         self.dropout = nn.Dropout(dropout)
         self.checkpoint = checkpoint
 
@@ -101,13 +107,17 @@ class GPTBlock(nn.Module):
         return self._forward(x)
 
     def _forward(self, x: Tensor) -> Tensor:
-        x = x + self.dropout(self.attention(self.norm1(x)))
-        return x + self.dropout(self.mlp(self.norm2(x)))
+        if self.parts != "mlp":
+            x = x + self.dropout(self.attention(self.norm1(x)))
+        if self.parts != "attention":
+            x = x + self.dropout(self.mlp(self.norm2(x)))
+        return x
 
 
 class GPTHost(nn.Module):
     """A small GPT with learned positions and tied embeddings: tokens (B, T), T up to `block`, to logits (B, T, vocabulary).
 
+    `parts` says what each block has, both attention and an MLP when it is empty; without attention it sees one token at a time.
     With `checkpoint` the blocks' activations are computed again in the backward pass instead of kept: less memory, more time,
     the same numbers. Tracing with torch.fx needs it off or the host in eval mode.
     """
@@ -120,17 +130,22 @@ class GPTHost(nn.Module):
         width: int = 384,
         heads: int = 6,
         layers: int = 6,
+        parts: Sequence[BlockParts] = (),
         dropout: float = 0.0,
         checkpoint: bool = False,
     ) -> None:
         super().__init__()
+        parts = parts or ["both"] * layers
+        if len(parts) != layers:
+            raise ConfigError(f"GPTHost: parts has {len(parts)} entries; expected one for each of the {layers} layers")
         if width % heads:
             raise ConfigError(f"GPTHost: width {width} cannot be divided into {heads} heads; expected a multiple of {heads}")
         self.block = block
         self.embedding = nn.Embedding(vocabulary, width)
         self.position = nn.Embedding(block, width)
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.Sequential(*(GPTBlock(width, heads, dropout=dropout, checkpoint=checkpoint) for _ in range(layers)))
+        blocks = (GPTBlock(width, heads, parts=each, dropout=dropout, checkpoint=checkpoint) for each in parts)
+        self.blocks = nn.Sequential(*blocks)
         self.norm = nn.LayerNorm(width)
         self._initialise()
 

@@ -98,6 +98,8 @@ class HeadroomRun:
         first = Purpose.DEVELOPMENT.first + FIRST_HOST + config.seed * 1_000
         self.starts = [Start(config.task[i % len(config.task)], first + i) for i in range(config.hosts)]
         self.members = [config.member_for(get_task(start.task).family, start.seed) for start in self.starts]
+        self.where = self._where()
+        """Where a plan may place a seed: 0 is the first slot, 1 the last."""
         self.plans = self._basic()
         self.stage, self.round = 0, 0
         self.played: list[Played] = []
@@ -116,11 +118,17 @@ class HeadroomRun:
 
     def _basic(self) -> list[FixedConfig]:
         """Waiting, and each blueprint at the first, the middle and the last slot, and at all of them."""
-        plans = [WAITING]
+        plans, places = [WAITING], dict.fromkeys([*((place,) for place in self.where), self.where])
         for blueprints in self._blueprints():
             one = FixedConfig(blueprints=blueprints, first=1, period=3, tempo=3)
-            plans += [replace(one, places=places) for places in ((0.0,), (0.5,), (1.0,), (0.0, 0.5, 1.0))]
+            plans += [replace(one, places=each) for each in places]
         return plans
+
+    def _where(self) -> tuple[float, ...]:
+        """First, middle and last; fewer where no host has that many slots, because there two of them are the same."""
+        hosts = dict.fromkeys((start.task, member) for start, member in zip(self.starts, self.members, strict=True))
+        most = max(len(get_task(task).make_host(member, get_task(task).classes)[1]) for task, member in hosts)
+        return {1: (0.0,), 2: (0.0, 1.0)}.get(most, (0.0, 0.5, 1.0))
 
     def _blueprints(self) -> list[tuple[str, ...]]:
         """What can grow: for tasks of several topologies one of each, in the order of their size."""
@@ -147,7 +155,7 @@ class HeadroomRun:
         """Plans that differ from one in a single respect: a place more or fewer, another blueprint, a later start, the same again."""
         places = plan.places
         for place in (0.5, 0.0, 1.0):
-            if places and (places.count(place) == 0):
+            if places and place in self.where and place not in places:
                 yield replace(plan, places=(*places, place))
         for place in places if len(places) > 1 else ():
             yield replace(plan, places=tuple(each for each in places if each != place))

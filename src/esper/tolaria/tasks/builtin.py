@@ -91,11 +91,12 @@ register(
             standard=Member(
                 width=32, heads=2, layers=2, block=64, train_size=2048, epochs=25, batch=16, optimizer="adamw", learning_rate=3e-3
             ),
+            # Without attention a block sees one token at a time, without an MLP it only mixes them: what is missing, and where, differs.
             ranges={
                 "width": (16, 32, 64),
-                "layers": (1, 2, 3),
-                "train_size": (1024, 2048, 4096),
-                "learning_rate": (2e-3, 3e-3, 5e-3),
+                "parts": (("mlp", "mlp"), ("attention", "attention"), ("mlp", "attention"), ("both", "both")),
+                "train_size": (256, 1024, 4096),
+                "learning_rate": (3e-3, 5e-3),
                 **_RENTS,
                 **_BUDGETS,
             },

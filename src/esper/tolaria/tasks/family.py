@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from esper.kasmina.hosts import BlockParts
 from esper.leyline.config import Count, NonNegative, NonNegativeInt, Range, Size, check_ranges, replace_fields
 from esper.leyline.errors import ConfigError
 from esper.leyline.score import MOST_RENT, USUAL_RENT
@@ -44,6 +45,9 @@ class Member:
     """Language: attention heads; a divisor of the width."""
     layers: Annotated[int, Range(1, 128)] = 2
     """Language: transformer blocks, each with a slot behind it."""
+    parts: tuple[BlockParts, ...] = ()
+    """Language: what each block has, attention, an MLP or both, e.g. mlp,both for a host whose first block sees one token at a time; all
+    have both when this is empty."""
     block: Annotated[int, Range(2, 8192)] = 64
     """Language: tokens that the host sees at once; the same for a whole family, because the data is cut by it."""
     train_size: NonNegativeInt = 0
@@ -78,6 +82,8 @@ class Member:
                 raise ConfigError(f"Member: {name!r} is {even[0]}; expected an odd size, which keeps the size of the map")
         if self.kernels and len(self.kernels) != len(self.widths):
             raise ConfigError(f"Member: 'kernels' has {len(self.kernels)} sizes; expected one for each of the {len(self.widths)} widths")
+        if self.parts and len(self.parts) != self.layers:
+            raise ConfigError(f"Member: 'parts' has {len(self.parts)} entries; expected one for each of the {self.layers} layers")
         if self.width % self.heads:
             raise ConfigError(f"Member: 'width' is {self.width}; expected a multiple of 'heads', which is {self.heads}")
 
@@ -113,12 +119,13 @@ class Family:
     def with_fixed(self, **values: Any) -> Family:
         """This family with some fields the same for every member: `family.with_fixed(epochs=40, widths=(8, 16, 32))`.
 
-        One `kernel`, and another number of blocks, take the place of the `kernels` that the family draws.
+        One `kernel`, and another number of blocks, take the place of the `kernels` or the `parts` that the family draws.
         """
         if "kernel" in values:
             values = {"kernels": (), **values}
         standard = replace_fields(self.standard, values, "Member")
         ranges = {name: choices for name, choices in self.ranges.items() if name not in values}
-        if any(kernels and len(kernels) != len(standard.widths) for kernels in ranges.get("kernels", ())):
-            del ranges["kernels"]
+        for name, blocks in (("kernels", len(standard.widths)), ("parts", standard.layers)):
+            if any(choice and len(choice) != blocks for choice in ranges.get(name, ())):
+                del ranges[name]
         return Family(standard=standard, ranges=ranges)

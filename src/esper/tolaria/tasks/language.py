@@ -40,7 +40,7 @@ class LanguageTask(Task):
 
     def make_host(self, member: Member, classes: int) -> tuple[nn.Module, dict[str, str]]:
         """A GPTHost with a slot behind each transformer block."""
-        host = GPTHost(classes, block=member.block, width=member.width, heads=member.heads, layers=member.layers)
+        host = GPTHost(classes, block=member.block, width=member.width, heads=member.heads, layers=member.layers, parts=member.parts)
         return host, host.slot_paths()
 
     def example(self, member: Member) -> Tensor:
