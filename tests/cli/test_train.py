@@ -47,7 +47,7 @@ SMALL = ["--hosts", "1", "--epochs", "3", "--fix", "widths=[2,2,4]", "train_size
         ("heuristic --fix kernel", "--fix: 'kernel' is not a pair; expected NAME=VALUE"),
         ("heuristic --fix kernal=3", "Member: unknown key 'kernal'; did you mean 'kernel'?"),
         ("heuristic --fix kernel=two", "'kernel' must be an integer; found 'two'"),
-        ("heuristic --fix kernel=4", "'kernel' is 4; expected an odd size"),
+        ("heuristic --fix kernel=4", "esper: Member: 'kernel' is 4; expected an odd size"),
         ("heuristic --fix widths=[8,8,8,8,8]", "the host that make_host gives failed: RuntimeError"),
         ("heuristic --host 3", "unknown argument '--host'; did you mean '--hosts'?"),
         ("heuristic --training.clp 3", "unknown argument '--training.clp'; did you mean '--training.clip'?"),

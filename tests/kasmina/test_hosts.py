@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.kasmina.hosts import ConvHost, GPTHost
+from esper.kasmina.hosts import BlockParts, ConvHost, GPTHost
 from esper.leyline.errors import ConfigError
 
 DEEP = (8, 16, 32, 64, 128)
@@ -133,6 +133,27 @@ def test_slots_of_a_gpt_host_lie_behind_its_blocks() -> None:
 def test_heads_must_divide_the_width() -> None:
     with pytest.raises(ConfigError, match="width 32 cannot be divided into 5 heads"):
         GPTHost(31, width=32, heads=5)
+
+
+def test_blocks_without_attention_see_one_token_at_a_time() -> None:
+    host, tokens = GPTHost(31, block=12, width=32, heads=4, layers=2, parts=("mlp", "mlp")), some_tokens()
+    other = tokens.clone()
+    other[:, 4] = (other[:, 4] + 1) % 31
+    changed = (host(tokens) != host(other)).any(-1).any(0)
+    assert changed.nonzero().flatten().tolist() == [4]
+    host = GPTHost(31, block=12, width=32, heads=4, layers=2, parts=("mlp", "attention"))
+    assert (host(tokens) != host(other)).any(-1).any(0).nonzero().flatten().tolist() == list(range(4, 12))
+
+
+def test_blocks_have_the_parameters_of_their_parts() -> None:
+    def blocks(*parts: BlockParts) -> int:
+        return count(GPTHost(31, block=12, width=32, heads=4, layers=len(parts), parts=parts).blocks)
+
+    assert blocks("attention") == 4 * 32**2 + 6 * 32
+    assert blocks("mlp") == 8 * 32**2 + 7 * 32
+    assert blocks("both", "mlp", "attention") == 2 * blocks("both") == 2 * (blocks("mlp") + blocks("attention"))
+    with pytest.raises(ConfigError, match="parts has 1 entries; expected one for each of the 2 layers"):
+        GPTHost(31, width=32, heads=4, layers=2, parts=("mlp",))
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])

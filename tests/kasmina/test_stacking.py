@@ -174,6 +174,7 @@ def test_the_hosts_of_the_tasks() -> None:
         host = GPTHost(7, block=6, width=8, heads=2, layers=2, dropout=dropout, checkpoint=checkpoint)
         check_agreement(host, 5, tokens=7, hosts=2)
         check_agreement(host, 5, tokens=7, hosts=2, training=False)
+    check_agreement(GPTHost(7, block=6, width=8, heads=2, layers=2, parts=("mlp", "attention")), 5, tokens=7, hosts=2)
 
 
 # Layers without one, through vmap

@@ -32,6 +32,16 @@ def test_the_basic_plans_wait_or_put_each_blueprint_at_each_place() -> None:
     assert {purpose_of(start.seed) for start in run.starts} == {Purpose.DEVELOPMENT}
 
 
+def test_hosts_with_fewer_slots_get_no_plan_twice() -> None:
+    def plans(**changes: Any) -> list[str]:
+        return [described(plan) for plan in HeadroomRun(replace(TINY, blueprints=(), **changes), Hub()).plans]
+
+    two = [name for name in plans(task=("stdlib",)) if name.startswith("attention")]
+    assert two == ["attention first", "attention last", "attention first+last"]
+    assert [name for name in plans(task=("stdlib",), slots=("r0c1",)) if name.startswith("attention")] == ["attention first"]
+    assert "norm middle" in plans(task=("stdlib", "digits")), "one of the tasks has three slots"
+
+
 def test_a_search_ends_with_figures_a_plan_and_the_same_again(tmp_path: Path) -> None:
     found = [start(TINY, tmp_path / name, "again") for name in ("one", "two")]
     for each in found:

@@ -65,6 +65,16 @@ def test_one_kernel_for_all_blocks_takes_the_place_of_those_that_a_family_draws(
         family.with_fixed(kernels=(1, 3))
 
 
+def test_hosts_of_another_number_of_layers_have_whole_blocks() -> None:
+    family = get("stdlib").family
+    assert len({family.draw(seed).parts for seed in range(30)}) == 4
+    assert {family.with_fixed(layers=3).draw(seed).parts for seed in range(30)} == {()}
+    with pytest.raises(ConfigError, match="'parts' has 2 entries; expected one for each of the 3 layers"):
+        family.with_fixed(layers=3, parts=("mlp", "both"))
+    with pytest.raises(ConfigError, match="attention"):
+        from_mapping(Member, {**asdict(family.standard), "parts": ["atention", "both"]})
+
+
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_member_survives_json(name: str) -> None:
     member = get(name).family.draw(1)

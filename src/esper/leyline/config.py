@@ -70,7 +70,8 @@ def from_mapping(cls: type[T], mapping: Mapping[str, object], source: str = "con
     try:
         config: T = codec_of(cls, Dialect.SETTINGS).read(mapping)
     except Mismatch as error:
-        raise ConfigError(f"{source}: {error}") from error
+        said = str(error).removeprefix(f"{source}: ")  # a class that checks itself names itself
+        raise ConfigError(f"{source}: {said}") from error
     return config
 
 

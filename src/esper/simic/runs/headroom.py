@@ -125,10 +125,10 @@ class HeadroomRun:
         return plans
 
     def _where(self) -> tuple[float, ...]:
-        """First, middle and last; fewer where no host has that many slots, because there two of them are the same."""
+        """First, middle and last; fewer where no host may use that many slots, because there two of them are the same."""
         hosts = dict.fromkeys((start.task, member) for start, member in zip(self.starts, self.members, strict=True))
         most = max(len(get_task(task).make_host(member, get_task(task).classes)[1]) for task, member in hosts)
-        return {1: (0.0,), 2: (0.0, 1.0)}.get(most, (0.0, 0.5, 1.0))
+        return {1: (0.0,), 2: (0.0, 1.0)}.get(min(most, len(self.config.slots) or most), (0.0, 0.5, 1.0))
 
     def _blueprints(self) -> list[tuple[str, ...]]:
         """What can grow: for tasks of several topologies one of each, in the order of their size."""

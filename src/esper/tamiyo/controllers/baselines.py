@@ -75,9 +75,9 @@ class Random:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedConfig:
-    """The schedule. Epochs are counted from 1. The defaults are what a search for headroom found on the digits; see docs/results.md."""
+    """The schedule. Epochs are counted from 1. The defaults are what searches for headroom found; see docs/results.md."""
 
-    blueprints: tuple[str, ...] = ("depthwise", "conv_light", "mlp")
+    blueprints: tuple[str, ...] = ("depthwise", "conv_light", "attention", "mlp")
     """What to grow: the first of these that fits the slot."""
     first: Annotated[int, Range(1)] = 1
     """Epoch after which the first seed is germinated."""
