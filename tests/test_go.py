@@ -23,11 +23,11 @@ BASH = shutil.which("bash")
 PATIENCE = 60.0
 """Seconds to wait for something that takes a fraction of a second on an idle machine."""
 
-LAUNCHER = '''#!{bash}
+LAUNCHER = """#!{bash}
 exec '{python}' -IS '{program}' "$0" "$@"
-'''
+"""
 
-STAND_IN = '''
+STAND_IN = """
 import os, pathlib, shutil, sys, time
 control = pathlib.Path({control!r})
 launcher, *arguments = sys.argv[1:]
@@ -58,7 +58,7 @@ elif arguments[:3] == ["-m", "pip", "install"]:
     shutil.copy(tool, tool.with_name("pytest"))
 else:
     sys.exit("the stand-in does not know " + repr(arguments))
-'''
+"""
 
 TOOL = r"""printf '%s\n' "$PWD" "$VIRTUAL_ENV" "$(type -P tool)" "$@"
 if [[ ${1-} == exit ]]; then exit "$2"; fi

@@ -184,9 +184,7 @@ def test_a_task_has_another_fingerprint_when_its_file_has_other_contents(tmp_pat
 def test_a_run_uses_what_a_plugin_registers_and_goes_on_with_it_in_another_process(tmp_path: Path) -> None:
     path = written(tmp_path / "mine.py", EVERYTHING.format(name="all-mine"))
     reward = RewardConfig(extra={"mine": 0.25})
-    config = small(
-        task="all-mine", controller="lazy", hosts=1, epochs=4, control=False, checkpoint_every=1, plugins=(path,), reward=reward
-    )
+    config = small(task="all-mine", controller="lazy", hosts=1, epochs=4, control=False, checkpoint_every=1, plugins=(path,), reward=reward)
     with pytest.raises(Crash):
         start(config, tmp_path / "run", "a run", sinks=[CrashAfter(2)])
     # Another process knows nothing of this one's registers: going on loads the file again.

@@ -114,9 +114,7 @@ def test_a_network_that_differs_from_what_was_written_is_noticed_and_not_kept(
         (["{policy}"], "holds no grown network"),
     ],
 )
-def test_a_mistake_is_one_sentence(
-    arguments: list[str], words: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_sentence(arguments: list[str], words: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     places = {"run": run, "file": tmp_path / "file", "folder": tmp_path / "folder", "new": tmp_path / "new", "policy": tmp_path / "policy"}
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()

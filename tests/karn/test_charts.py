@@ -43,6 +43,11 @@ def test_a_logarithmic_axis_has_equal_steps_for_equal_factors() -> None:
     assert places[1] - places[0] == pytest.approx(places[2] - places[1], abs=0.2)
 
 
+def test_a_short_logarithmic_axis_has_ticks_too() -> None:
+    drawn = points([Series("a", [1.0, 1.2, 1.8], [1, 1, 1])], title="t", x_label="x", y_label="y", log_x=True)
+    assert {"1", "1.2", "1.4", "1.6", "1.8"} <= set(_texts(drawn))
+
+
 def test_points_have_whiskers_where_there_is_an_interval_and_labels_where_there_are_words() -> None:
     series = Series("a", [1, 2], [5, 6], [4, math.nan], [6, math.nan], ["wait", ""])
     drawn = points([series], title="t", x_label="x", y_label="y")

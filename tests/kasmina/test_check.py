@@ -17,6 +17,7 @@ from tests.kasmina.zoo import BY_NAME, ZOO, Specimen
 
 EXAMPLE = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 
+
 @pytest.mark.filterwarnings("ignore:The tensor attributes:UserWarning")  # torch.export speaks so of every LSTM
 @pytest.mark.parametrize("specimen", ZOO, ids=lambda s: s.name)
 def test_the_checker_passes_the_zoo_and_leaves_it_alone(specimen: Specimen) -> None:

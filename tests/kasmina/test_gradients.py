@@ -289,7 +289,6 @@ def test_cached_figures_know_of_seeds_that_come_and_go_and_end_with_a_step() -> 
     assert found == ["tolist"]
 
 
-
 def test_a_report_holds_the_seeds_norm_and_ratio_as_worked_by_hand() -> None:
     net = grow()
     lead(net, "mix", TRAINING, sgd(net))

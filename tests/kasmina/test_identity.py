@@ -54,10 +54,7 @@ def differences(expected: list[dict[str, Tensor]], found: list[dict[str, Tensor]
     """What is not bit-identical, in words."""
     named = [f"step {i}: names" for i, (a, b) in enumerate(zip(expected, found, strict=True)) if list(a) != list(b)]
     return named or [
-        f"step {i}: {name}"
-        for i, (a, b) in enumerate(zip(expected, found, strict=True))
-        for name in a
-        if not identical(a[name], b[name])
+        f"step {i}: {name}" for i, (a, b) in enumerate(zip(expected, found, strict=True)) for name in a if not identical(a[name], b[name])
     ]
 
 

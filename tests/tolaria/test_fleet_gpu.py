@@ -159,4 +159,3 @@ def test_memory_for_what_is_captured_serves_again_when_all_of_it_was_dropped() -
 def part(begin: int, end: int) -> Sequence[Sequence[Step]]:
     """Some epochs of the growth."""
     return [plan[begin:end] for plan in GROWTH]
-

@@ -225,6 +225,9 @@ def _axis(values: Sequence[float], start: float, end: float, *, log: bool = Fals
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         steps = (1,) if len(powers) > TICKS else (1, 2, 5)
         ticks = tuple(step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high)
+        if len(ticks) < 3:  # a short stretch, on which equal steps serve as well
+            step = _round_step((high - low) / TICKS)
+            ticks = tuple(number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1))
         return _Axis(ticks, low, high, start, end, log=True)
     if low == high:
         room = abs(low) * 0.1 or 1.0

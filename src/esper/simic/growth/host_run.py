@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from esper.leyline.actions import Decision, Planted
@@ -114,7 +114,7 @@ class HostRun:
 
     def started(self) -> HostStarted:
         """The host, before anything is known about who decides."""
-        host, member = self.host, {name: _plain(value) for name, value in asdict(self.host.member).items()}
+        host, member = self.host, self.host.member.plain()
         return HostStarted(
             task=host.task.name,
             seed=host.seed,
@@ -235,10 +235,3 @@ class HostRun:
         self.episode.tracker.load_state(state["signals"])
         self.rewards.load_state(state["rewards"])
         self.course = from_plain(Course, state["course"])
-
-
-def _plain(value: Any) -> float | int | str:
-    """A member's value as an event holds it."""
-    if isinstance(value, bool):
-        return int(value)
-    return value if isinstance(value, int | float | str) else "-".join(map(str, value))

@@ -98,7 +98,7 @@ def adaptivity(outcomes: Outcomes, before: Array, during: Array, seed: int = 0) 
         single=interval(values["single"]),
         before=interval(gains["before"]),
         during=interval(gains["during"]),
-        hindsight=float(scores.max(1).mean() - scores[:, best].mean()),
+        hindsight=float(scores.max(1).mean() - values["single"].mean()),
         spread=float(gains["during"].std(ddof=1)),
         rivals=_rivals(scores, best),
         chosen=tuple(int(plan) for plan in picks.argmax(1)),

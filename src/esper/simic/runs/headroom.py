@@ -78,7 +78,7 @@ class Watching(ControllerDecider):
         """Ask each plan, and note what is to be noted."""
         for place, observation in seen.items():
             report = observation.report
-            if self.plans[place] == WAITING and report.epoch <= self.look[place]:
+            if _waits(self.plans[place]) and report.epoch <= self.look[place]:
                 self.seen[place] = [report.train_accuracy, report.val_accuracy, report.train_loss, report.val_loss]
         return super().decide(seen)
 
@@ -335,15 +335,15 @@ class HeadroomRun:
         In hindsight, to look at; what it is worth is said by `adaptivity`.
         """
         best, rows = int(table.mean(0).argmax()), []
-        fields = {"task": [start.task for start in self.starts]}
-        fields |= {name: [getattr(member, name) for member in self.members] for name in asdict(self.members[0])}
+        members = [{"task": start.task, **member.plain()} for start, member in zip(self.starts, self.members, strict=True)]
+        fields: dict[str, list[Any]] = {name: [member[name] for member in members] for name in members[0]}
         for name, values in fields.items():
-            for value in sorted(set(values), key=repr) if len(set(values)) > 1 else ():
+            for value in sorted(set(values)) if len(set(values)) > 1 else ():
                 mine = table[[each == value for each in values]]
                 plan = int(mine.mean(0).argmax())
                 ahead = float(mine[:, plan].mean() - mine[:, best].mean())
                 row = {"hosts": len(mine), "best": described(self.plans[plan]), "score": float(mine[:, plan].mean()), "ahead": ahead}
-                rows.append({"field": name, "value": str(value), **row})
+                rows.append({"field": name, "value": value, **row})
         return rows
 
     def close(self) -> None:
@@ -376,12 +376,16 @@ class HeadroomRun:
 
 def described(plan: FixedConfig) -> str:
     """A plan in a few words."""
-    if plan == WAITING:
+    if _waits(plan):
         return "wait"
     where = {0.0: "first", 0.5: "middle", 1.0: "last"}
     places = "+".join(where.get(place, f"{place:g}") for place in plan.places) or f"{plan.seeds} spread evenly"
     late = f" from epoch {plan.first}" if plan.first > 1 else ""
     return f"{'/'.join(plan.blueprints)} {places}{late}"
+
+
+def _waits(plan: FixedConfig) -> bool:
+    return not plan.places and not plan.seeds
 
 
 def _features(member: Mapping[str, Any]) -> list[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 from esper.kasmina.hosts import BlockParts
@@ -87,6 +87,10 @@ class Member:
         if self.width % self.heads:
             raise ConfigError(f"Member: 'width' is {self.width}; expected a multiple of 'heads', which is {self.heads}")
 
+    def plain(self) -> dict[str, float | int | str]:
+        """The fields as events and tables hold them: several sizes as 8-16-32."""
+        return {name: _plain(value) for name, value in asdict(self).items()}
+
     def rate_at(self, epoch: float) -> float:
         """The learning rate at the start of an epoch, counted from 0; fractions are moments within it."""
         start = self.epochs * (1 - self.decay)
@@ -95,6 +99,12 @@ class Member:
         passed = min(1.0, (epoch - start) / (self.epochs - start))
         factor = {"linear": 1 - passed, "cosine": 0.5 * (1 + math.cos(math.pi * passed)), "step": STEP_FACTOR}[self.schedule]
         return self.learning_rate * factor
+
+
+def _plain(value: Any) -> float | int | str:
+    if isinstance(value, bool):
+        return int(value)
+    return value if isinstance(value, int | float | str) else "-".join(map(str, value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
