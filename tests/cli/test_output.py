@@ -143,15 +143,17 @@ def host(**changes: Any) -> dict[str, Any]:
     return {**usual, **changes}
 
 
+SPENT = {"all": 123.4, "counterfactual": 56.7}
 DIFFERENCE = {"mean": -10.25, "low": -12.5, "high": 10.75, "wins": 9999, "pairs": 9999}
 
 
 def test_results_fit_into_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    print_run({"hosts": [host()] * 1_200, "against_control": {"test_accuracy": DIFFERENCE}, "run": "runs/a"})
-    arm = {"score": -12.25, "accuracy": 100.0, "growth": 12.5, "fossils": 12.5}
+    print_run({"hosts": [host()] * 1_200, "against_control": {"test_accuracy": DIFFERENCE}, "operations_x": SPENT, "run": "runs/a"})
+    arm = {"score": -12.25, "accuracy": 100.0, "growth": 12.5, "operations": 2.5e9, "fossils": 12.5}
     names = ("policy", "wait", "random", "fixed", "heuristic")
     against = dict.fromkeys(names[1:], DIFFERENCE)
-    print_learning({"examination": {"hosts": 9999, "arms": dict.fromkeys(names, arm), "policy_against": against}, "run": "runs/b"})
+    arms = dict.fromkeys(names, arm) | {"wait": {**arm, "operations": 2.5e7}}
+    print_learning({"examination": {"hosts": 9999, "arms": arms, "policy_against": against}, "run": "runs/b"})
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     (last,) = [number for number, line in enumerate(lines) if line.startswith("1,199")]
@@ -161,7 +163,7 @@ def test_results_fit_into_80_columns(capsys: pytest.CaptureFixture[str]) -> None
     assert entries == ", ".join(f"r{n}c0:depthwise" for n in range(6)), "a list is broken between its entries"
     assert all(not line[:column].strip() for line in lines[last + 1 : last + 3]), "and goes on under its own column"
     rows = [line for line in lines if line.startswith("heuristic")]
-    assert [" ".join(row.split()) for row in rows] == ["heuristic -12.25 100.00 12.50 12.50 -10.25 [-12.50, +10.75] 9999 of 9999"]
+    assert [" ".join(row.split()) for row in rows] == ["heuristic -12.25 100.00 12.50 100.00 12.50 -10.25 [-12.50, +10.75] 9999 of 9999"]
 
 
 def test_hosts_that_came_to_nothing_are_told() -> None:

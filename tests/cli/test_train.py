@@ -101,7 +101,9 @@ def test_a_run_shows_a_line_an_epoch_with_the_time_to_go_and_what_came_out(tmp_p
         assert re.fullmatch(rf"epoch {number}/3: {figures}", line)
     assert f"test accuracy of the harvested networks: {summary['hosts'][0]['test_accuracy']:.2f} on average" in rest
     sure = "too few hosts for an interval, better on [01] of 1"
-    assert re.search(rf"against the same hosts without growth: [+-][\d.]+ points, {sure}", " ".join(" ".join(rest).split()))
+    told = " ".join(" ".join(rest).split())
+    assert re.search(rf"against the same hosts without growth: [+-][\d.]+ points, {sure}", told)
+    assert re.search(r"that took [\d.]+ times their operations, [\d.]+ of it for counterfactuals", told)
     assert rest[-1] == "run folder: runs/digits-heuristic-001"
     assert summary["command"] == "esper train heuristic --hosts 1 --epochs 3 --fix 'widths=[2,2,4]' train_size=100"
 

@@ -192,11 +192,13 @@ def test_the_verdict_is_what_the_interval_bears_out() -> None:
     def verdict(low: float | None, high: float | None) -> str:
         difference = {"pairs": 40, "mean": 0.5, "low": low, "high": high, "wins": 20}
         fresh = {"hosts": 40, "difference": difference, "in_the_search": {"hosts": 8, "difference": 2.0}, "flattered_by": 1.5}
+        fresh |= {"best": {"operations": 3e9}, "present": {"operations": 2e9}}
         return "\n".join(search_verdict({"fresh": fresh, "best": {"trial": 7}, "spent": 90, "budget": 100}))
 
     assert "it does better than the present settings" in verdict(0.1, 0.9)
     assert "it does worse than the present settings: keep those" in verdict(-0.9, -0.1)
     assert "it cannot be told apart from the present settings" in verdict(-0.1, 0.9)
+    assert "better on 20 of 40, with 1.50 times the operations" in verdict(0.1, 0.9)
     assert "too few hosts for an interval" in verdict(None, None)
     assert "by +2.00 points on 8 hosts; the best of many is flattered, by +1.50 points here" in verdict(0.1, 0.9)
     nothing = search_verdict({"fresh": None, "spent": 90, "budget": 100})
@@ -210,7 +212,11 @@ def test_the_picture_shows_who_is_ahead() -> None:
     about: dict[str, float | int | str] = {"controller": "fixed", "budget": 20_000, "trials": 9, "fresh": 40, "settings": 3, "round": 0}
     hub.emit(RunStarted(command="", method="tune", task="digits", hosts=8, rounds=5, seed=0, versions={}, about=about))
     for number, score in enumerate((50.0, 60.0, 55.0)):
-        hub.emit(ArmExamined(arm=f"trial {number}", hosts=8, score=score, accuracy=score + 1, growth=1.5, fossils=1.0, reward=0.0))
+        hub.emit(
+            ArmExamined(
+                arm=f"trial {number}", hosts=8, score=score, accuracy=score + 1, growth=1.5, operations=9.0, fossils=1.0, reward=0.0
+            )
+        )
     text = io.StringIO()
     Console(file=text, width=100).print(display.render())
     shown = text.getvalue()

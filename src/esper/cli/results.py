@@ -43,6 +43,8 @@ def print_run(summary: dict[str, Any]) -> None:
         found = summary["against_control"][f"{split}_accuracy"]
         sure = f"{_interval(found)}, better on {_wins(found)}"
         say(f"against the same hosts without growth: {found['mean']:+.2f} points, {sure}")
+        spent = summary["operations_x"]
+        say(f"that took {spent['all']:.1f} times their operations, {spent['counterfactual']:.1f} of it for counterfactuals")
     for sentence in failures(summary):
         say(sentence)
     print(f"run folder: {summary['run']}")
@@ -52,12 +54,15 @@ def print_learning(summary: dict[str, Any]) -> None:
     """A policy that was taught, and how it did on hosts it had never seen."""
     examination = summary["examination"]
     rows: list[Row] = []
+    waiting = examination["arms"]["wait"]["operations"]
     for name, arm in examination["arms"].items():
-        row = {"": name, "score": arm["score"], "val": arm["accuracy"], "size x": arm["growth"], "fossils": arm["fossils"]}
+        row = {"": name, "score": arm["score"], "val": arm["accuracy"], "size x": arm["growth"]}
+        row |= {"ops x": arm["operations"] / waiting, "kept": arm["fossils"]}
         found = examination["policy_against"].get(name)
         difference, wins = (_difference(found), _wins(found)) if found else ("", "")
         rows.append({**row, "policy minus it [95 %]": difference, "better on": wins})
-    say(f"\nexamination on {examination['hosts']} unseen hosts; score is the val accuracy of the harvested network minus rent:")
+    counted = "score is the val accuracy of the harvested network minus rent, ops are operations of training against those of wait, kept are seeds"
+    say(f"\nexamination on {examination['hosts']} unseen hosts; {counted}:")
     print_rows(rows, tuple(rows[0]), wrapped=[], width=WIDTH)
     say(verdict(examination))
     print(f"policy: {summary['run']}/policy.safetensors")

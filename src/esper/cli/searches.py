@@ -80,7 +80,8 @@ def search_verdict(found: Mapping[str, Any]) -> list[str]:
         f"{fresh['in_the_search']['difference']:+.2f} points on {fresh['in_the_search']['hosts']} hosts; the best of many is flattered, by "
         f"{fresh['flattered_by']:+.2f} points here",
         f"on {fresh['hosts']} hosts that no trial saw: {difference['mean']:+.2f} points, {sure}, better on "
-        f"{difference['wins']} of {difference['pairs']}",
+        f"{difference['wins']} of {difference['pairs']}, with {fresh['best']['operations'] / fresh['present']['operations']:.2f} times the "
+        "operations",
     ]
     if difference["low"] is None:
         lines.append(f"{TOO_FEW} and so for a verdict: raise --fresh")

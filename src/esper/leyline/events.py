@@ -197,6 +197,8 @@ class ArmExamined(Event):
     accuracy: float
     growth: float
     """Parameters, as multiples of the bare host's."""
+    operations: float
+    """Of training, validation and counterfactuals."""
     fossils: float
     reward: float
 
@@ -286,6 +288,11 @@ class HostFinished(Event):
     """Decisions that were not carried out."""
     slots: dict[str, dict[str, str]]
     """The stage, blueprint and style that each slot ended with."""
+
+    @property
+    def operations(self) -> int:
+        """Spent in all, for whatever purpose."""
+        return sum(self.flops.values())
 
 
 @event_type

@@ -47,11 +47,6 @@ class Ended:
     started: HostStarted
     result: HostFinished
 
-    @property
-    def operations(self) -> int:
-        """Everything that was spent."""
-        return sum(self.result.flops[name] for name in OPERATIONS)
-
 
 class CompareRun:
     """Arms and the hosts that all of them play. One round is one part of an arm on one chunk of hosts.
@@ -131,7 +126,7 @@ class CompareRun:
             if part == STATIC_FINAL:
                 return start
             static = self.ended[STATIC_FINAL][place]
-            return replace(start, epochs=max(1, grown.operations * static.started.epochs // static.operations))
+            return replace(start, epochs=max(1, grown.result.operations * static.started.epochs // static.result.operations))
         sizes = _sweep_parts(self.config)
         return replace(start, size=sizes.index(part) / (len(sizes) - 1)) if part in sizes else start
 

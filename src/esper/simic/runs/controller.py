@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
@@ -112,6 +112,7 @@ class ControllerRun:
                 for name, lower in COMPARED.items()
                 if self.config.test or not name.startswith("test")
             }
+            summary["operations_x"] = operations_x(grown, control)
         return summary
 
     def close(self) -> None:
@@ -151,3 +152,10 @@ class ControllerRun:
         self.decider.memory = dict(state["controllers"])
         for place, saved in state["recorders"].items():
             self.recorders[place].load_state(saved)
+
+
+def operations_x(grown: Sequence[Mapping[str, Any]], control: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """What hosts spent, as multiples of what their twins did: in all, and on counterfactuals, of which twins have none."""
+    bare = sum(sum(row["flops"].values()) for row in control)
+    spent = {name: sum(row["flops"][name] for row in grown) for name in grown[0]["flops"]}
+    return {"all": sum(spent.values()) / bare, "counterfactual": spent["counterfactual"] / bare}

@@ -249,7 +249,7 @@ class HeadroomRun:
 
     def _note(self, job: Job, result: HostFinished) -> None:
         reached = score(result.val_accuracy, result.parameters, result.host_parameters, result.rent)
-        growth, flops = result.parameters / result.host_parameters, float(sum(result.flops.values()))
+        growth, flops = result.parameters / result.host_parameters, float(result.operations)
         where = {"plan": job.plan, "host": job.host, "repeat": job.repeat}
         self.played.append(Played(**where, score=reached, accuracy=result.val_accuracy, growth=growth, flops=flops))
 

@@ -215,6 +215,7 @@ class PPORun:
             "score": _mean(self.scores(arm)),
             "accuracy": _mean([r.val_accuracy for r in results]),
             "growth": _mean([r.parameters / r.host_parameters for r in results]),
+            "operations": _mean([r.operations for r in results]),
             "fossils": _mean([r.fossilized for r in results]),
             "reward": _mean([r.reward for r in results]),
         }

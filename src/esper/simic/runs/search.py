@@ -53,6 +53,7 @@ class Played:
     """Val accuracy in points minus rent."""
     accuracy: float
     growth: float
+    operations: int
     fossils: int
     reward: float
 
@@ -206,6 +207,7 @@ class SearchRun:
             score=score(result.val_accuracy, result.parameters, result.host_parameters, result.rent),
             accuracy=result.val_accuracy,
             growth=result.parameters / result.host_parameters,
+            operations=result.operations,
             fossils=result.fossilized,
             reward=result.reward,
         )

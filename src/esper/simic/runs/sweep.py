@@ -140,7 +140,7 @@ class SweepRun:
         if row["failed"]:
             self.hub.emit(Note(text=f"{name} failed: {row['failed']}"))
         else:
-            means = {figure: row[figure] for figure in ("accuracy", "growth", "fossils", "reward")}
+            means = {figure: row[figure] for figure in ("accuracy", "growth", "operations", "fossils", "reward")}
             self.hub.emit(ArmExamined(arm=name, hosts=len(row["scores"]), score=row["score"]["mean"], **means))
 
     def end(self) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def figures(config: ControllerRunConfig | PPORunConfig, summary: Mapping[str, An
         seeds = [[row["task"], row["seed"]] for row in examination["rows"]]
         scores = [row["policy_score"] for row in examination["rows"]]
         arm = examination["arms"]["policy"]
-        means = {name: arm[name] for name in ("accuracy", "growth", "fossils", "reward")}
+        means = {name: arm[name] for name in ("accuracy", "growth", "operations", "fossils", "reward")}
         course = [figures["rollout/ep_rew_mean"] for figures in summary["rounds"]]
         unit = "rounds"
     else:
@@ -203,6 +203,7 @@ def figures(config: ControllerRunConfig | PPORunConfig, summary: Mapping[str, An
         means = {
             "accuracy": _mean([host["val_accuracy"] for host in hosts]),
             "growth": _mean([host["parameters"] / host["host_parameters"] for host in hosts]),
+            "operations": _mean([sum(host["flops"].values()) for host in hosts]),
             "fossils": _mean([host["fossilized"] for host in hosts]),
             "reward": _mean([host["reward"] for host in hosts]),
         }
