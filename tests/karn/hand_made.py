@@ -35,7 +35,7 @@ BOUND = (True, False, False, False, False, False)
 def step(epoch: int = 1, **fields: Any) -> Step:
     """A step at which WAIT was decided and GERMINATE would have been legal, but for the fields given."""
     plain: dict[str, Any] = {"legal": FREE, "decision": WAIT, "reward": 0.0, "trend": None, "val_accuracy": 50.0, "bare_accuracy": None}
-    return Step(**{**plain, "epoch": epoch, "seeds": (), "gradients": None, **fields})
+    return Step(**{**plain, "epoch": epoch, "seeds": (), "gradients": None, "operations": 0, **fields})
 
 
 def episode(*steps: Step, host: int = 0, draw: int = 0, mind: Mind | None = None, **result: Any) -> Episode:

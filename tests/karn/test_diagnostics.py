@@ -199,7 +199,14 @@ def test_outcomes_are_means_over_hosts_with_and_without_seeds() -> None:
     assert found.twin == 51.0
     assert (found.with_seeds, found.without_seeds) == (70.0, 40.0)
     assert found.growth == 2.0
+    assert found.operations is None, "nothing was counted"
     assert (found.rollbacks, found.rolled_back) == (1, 0.0)
+
+
+def test_operations_are_those_of_hosts_that_never_grow_and_more() -> None:
+    first, second = step(1, operations=10), step(2, operations=40)
+    spent = {"forward": 50, "counterfactual": 10}
+    assert outcomes([episode(first, second, flops=spent)], lambda each: 0.0).operations == 3.0
 
 
 def test_a_rollback_counts_against_a_policy_when_seeds_were_there() -> None:

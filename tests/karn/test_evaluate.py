@@ -133,6 +133,8 @@ def test_an_evaluation_is_the_same_twice_over_and_in_any_company() -> None:
     policy = biased(Prior(wait=0.3))
     alone, beside = evaluate([policy], config).to_plain(), evaluate(["wait", policy], config).to_plain()
     assert alone["diagnoses"] == beside["diagnoses"][1:]
+    assert beside["diagnoses"][0]["outcomes"]["operations"] == 1.0, "who waits spends what hosts without growth do"
+    assert beside["diagnoses"][1]["outcomes"]["operations"] > 1.0
 
 
 def test_the_untouched_split_stays_untouched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def print_learning(summary: dict[str, Any]) -> None:
         found = examination["policy_against"].get(name)
         difference, wins = (_difference(found), _wins(found)) if found else ("", "")
         rows.append({**row, "policy minus it [95 %]": difference, "better on": wins})
-    counted = "score is the val accuracy of the harvested network minus rent, ops are operations of training against those of wait, kept are seeds"
+    counted = "score is the val accuracy of the harvested network minus rent, ops are operations against those of wait, kept are fossils"
     say(f"\nexamination on {examination['hosts']} unseen hosts; {counted}:")
     print_rows(rows, tuple(rows[0]), wrapped=[], width=WIDTH)
     say(verdict(examination))

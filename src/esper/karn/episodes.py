@@ -40,6 +40,8 @@ class Step:
     """Of each slot, before the decision."""
     gradients: GradientStats | None
     """The host's, of the epoch before the decision."""
+    operations: int
+    """Spent in that epoch."""
     events: tuple[Event, ...] = ()
     """Of the epoch and of what the decision brought about, in order."""
 
@@ -160,5 +162,6 @@ def _step(seen: _Seen, events: tuple[Event, ...]) -> Step:
         bare_accuracy=report.bare_accuracy,
         seeds=report.seeds,
         gradients=report.gradients,
+        operations=sum(report.flops.values()),
         events=events,
     )

@@ -99,6 +99,7 @@ def _outcome() -> list[tuple[str, Say]]:
         ("last epoch, seeds on", lambda d: _number(d.outcomes.with_seeds, ".1f")),
         ("last epoch, seeds off", lambda d: _number(d.outcomes.without_seeds, ".1f")),
         ("size x", lambda d: _number(d.outcomes.growth, ".2f")),
+        ("operations x", lambda d: _number(d.outcomes.operations, ".2f")),
         ("reward in an episode", lambda d: _number(d.outcomes.reward, "+.3f")),
         ("rollbacks", lambda d: str(d.outcomes.rollbacks)),
     ]

@@ -32,6 +32,8 @@ class Outcomes:
     """At the last epoch, of hosts with seeds blended in: as they are, and with every seed switched off."""
     growth: float
     """Parameters of the harvested network, as multiples of the bare host's."""
+    operations: float | None
+    """Of training, counterfactuals included, as multiples of what the same hosts spend without growth; None where they are not counted."""
     reward: float
     """In an episode."""
     rollbacks: int
@@ -52,6 +54,7 @@ def outcomes(episodes: Sequence[Episode], score: Score) -> Outcomes:
         with_seeds=_mean([whole for whole, _ in bare]),
         without_seeds=_mean([without for _, without in bare]),
         growth=float(np.mean([result.parameters / result.host_parameters for result in results])),
+        operations=_operations(episodes),
         reward=float(np.mean([result.reward for result in results])),
         rollbacks=sum(result.rollbacks for result in results),
         rolled_back=float(np.mean([_rolled_back(episode) for episode in episodes])),
@@ -127,6 +130,12 @@ def _over_hosts(episodes: Sequence[Episode], figure: Callable[[Episode], float])
     for episode in episodes:
         by_host.setdefault(episode.host, []).append(figure(episode))
     return interval([float(np.mean(values)) for values in by_host.values()])
+
+
+def _operations(episodes: Sequence[Episode]) -> float | None:
+    """In the first epoch nothing has grown, and without growth every epoch is like it."""
+    bare = sum(episode.steps[0].operations * episode.budget for episode in episodes)
+    return sum(episode.result.operations for episode in episodes) / bare if bare else None
 
 
 def _rolled_back(episode: Episode) -> bool:
