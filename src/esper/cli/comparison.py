@@ -10,7 +10,7 @@ from esper.cli.tables import Row, print_rows
 from esper.simic.statistics import LEAST_HOSTS, TOO_FEW, bounds
 
 Summary = dict[str, Any]
-WHOLE = ("score", "test", "IQM", "P(better)", "hosts")
+WHOLE = ("score", "test", "IQM", "P(better)", "of hosts", "hosts")
 """Columns that no terminal should break."""
 FRONTS = {"parameters": "size", "operations": "ops"}
 """Costs at which no other arm may be better, as the table names them."""
@@ -166,9 +166,15 @@ def _test_pairs(summary: Summary) -> list[Row]:
 
 
 def _members(summary: Summary) -> list[Row]:
+    parts = summary["comparison"]["members"]
+    named = len({part["task"] for part in parts}) > 1
     return [
-        {"of hosts": " ".join(filter(None, [part["task"], part["field"], str(part["value"])])), "hosts": part["hosts"], **part["score"]}
-        for part in summary["comparison"]["members"]
+        {
+            "of hosts": " ".join(filter(None, [part["task"] if named else "", part["field"], str(part["value"])])),
+            "hosts": part["hosts"],
+            **part["score"],
+        }
+        for part in parts
     ]
 
 
@@ -187,7 +193,9 @@ def make_page(summary: Summary) -> str:
     about = [headline(summary), f"made by: {summary['command']}"]
     sections = [
         Section("Verdict", "".join(paragraph(text) for text in [*verdict(summary), *about])),
-        Section("Fronts", charts(_front(summary, "parameters"), _front(summary, "operations"))),
+        Section(
+            "Fronts", charts(_front(summary, "parameters"), _front(summary, "operations")) + "".join(map(paragraph, _on_fronts(summary)))
+        ),
     ]
     sections += [Section(f"{title[0].upper()}{title[1:]}", table(rows)) for title, rows in tables(summary).items()]
     return page("Comparison on " + join(summary["task"]), sections)
@@ -201,7 +209,10 @@ def _front(summary: Summary, cost: str) -> str:
     for name, arm in summary["comparison"]["arms"].items():
         found = arm["test_accuracy"]
         ends = {} if found["low"] is None else {"low": [found["low"]], "high": [found["high"]]}
-        series.append(Series(name, [arm[cost]], [found["mean"]], labels=[name], **ends))
+        series.append(Series(name, [arm[cost]], [found["mean"]], **ends))
     words = {"parameters": "parameters of the harvested network", "operations": "training operations of a host"}
-    front = " → ".join(summary["comparison"]["front"][cost])
-    return points(series, title=f"On the front: {front}", x_label=words[cost], y_label="test accuracy, points", log_x=True)
+    return points(series, title=f"Accuracy against {cost}", x_label=words[cost], y_label="test accuracy, points", log_x=True)
+
+
+def _on_fronts(summary: Summary) -> list[str]:
+    return [f"No other arm is as accurate for fewer {cost}: {join(arms)}." for cost, arms in summary["comparison"]["front"].items()]
