@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.kill import outcome
-from esper.leyline.config import load
-from esper.leyline.config import replace_fields
+from esper.leyline.config import load, replace_fields
 from esper.leyline.errors import ConfigError, LearningError
 from esper.leyline.events import ArmExamined, Note
 from esper.leyline.score import score
