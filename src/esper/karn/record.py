@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar
 
-from esper.karn.event_index import KINDS, NOBODY, Index, Row, code_of, row_of
+from esper.karn.event_index import KINDS, NOBODY, Index, Row, code_of, row_of, without_words
 from esper.leyline.config import read_toml
 from esper.leyline.errors import EsperError, EventError, RunError
 from esper.tolaria.storage.runs import RunInfo, read_run, read_summary
@@ -245,6 +245,13 @@ class Record:
                 return self._parsed([seq for seq in wanted if 0 <= seq < len(self._index)])
             except _Changed:
                 raise RunError(f"{self.path / EVENTS} changes faster than it can be read") from None
+
+    def lines(self, kind: str) -> list[bytes]:
+        """The lines of the events of a kind, with null for NaN and infinities. Whether each is whole shows when it is parsed."""
+        self._begin()
+        with self._lock, open(self.path / EVENTS, "rb", buffering=0) as file:
+            spans = [self._index.span(seq) for seq in self._index.by_kind[code_of(kind)]]
+            return [without_words(os.pread(file.fileno(), size - 1, start), kind) for start, size in spans]
 
     def remembered(self, key: Any, work_out: Callable[[], T]) -> T:
         """What a function gave for this state of the record; it is asked once."""
