@@ -66,18 +66,17 @@ def start(
     *,
     sinks: Sequence[Sink | str] = (),
     progress: Progress | None = None,
-    telemetry: bool = True,
 ) -> dict[str, Any]:
     """Begin a run in a new folder, by default runs/TASK-CONTROLLER-NNN, and see it through. Returns the summary.
 
     sinks: whoever wants to see the events as they happen, a display among them; the name of one that a plug-in registers makes it for the
-    folder. progress: told what share of the present round is done. telemetry: whether events are recorded in the folder.
+    folder. progress: told what share of the present round is done.
     """
     config = _anchored(config)
     _find_sinks(config, sinks)
     with RunFolder.create(path, name=_name(config), config=config, command=command) as folder:
         try:
-            return _run(folder, config, sinks, progress, telemetry)
+            return _run(folder, config, sinks, progress)
         except Interrupted:
             raise  # there is something to go on from
         except EsperError:
@@ -90,7 +89,6 @@ def resume(
     *,
     sinks: Sequence[Sink | str] = (),
     progress: Progress | None = None,
-    telemetry: bool = True,
     reset_heads: Sequence[str] = (),
     settings: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
@@ -108,7 +106,7 @@ def resume(
         if settings:
             folder.change_config(config)
             folder.log("changed: " + ", ".join(f"{key} is {value}" for key, value in settings.items()))
-        return _run(folder, config, sinks, progress, telemetry, reset_heads)
+        return _run(folder, config, sinks, progress, reset_heads)
 
 
 def _find_sinks(config: Config, sinks: Sequence[Sink | str]) -> None:
@@ -207,12 +205,12 @@ def _run(
     config: Config,
     sinks: Sequence[Sink | str],
     progress: Progress | None,
-    telemetry: bool,
     reset_heads: Sequence[str] = (),
 ) -> dict[str, Any]:
     store = CheckpointStore(folder.checkpoints, run=folder.id)
     made = [make_sink(each, folder.path) if isinstance(each, str) else each for each in sinks]
-    hub = Hub(JsonlSink(folder.events) if telemetry else None, made, log=folder.log)
+    journal = JsonlSink(folder.events) if config.telemetry.at_least("minimal") else None
+    hub = Hub(journal, made, log=folder.log, config=config.telemetry)
     work: Work | None = None
     try:
         with stop_on_signal() as stop:
