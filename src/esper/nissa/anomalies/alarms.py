@@ -88,7 +88,7 @@ def figure(metrics: Mapping[str, float], name: str) -> float | None:
 def thirds(values: Sequence[float]) -> tuple[float, float]:
     """The means of the first and of the last third."""
     size = max(1, len(values) // 3)
-    return math.fsum(value / size for value in values[:size]), math.fsum(value / size for value in values[-size:])
+    return sum(value / size for value in values[:size]), sum(value / size for value in values[-size:])
 
 
 def trend(values: Sequence[float]) -> float:
@@ -100,5 +100,5 @@ def trend(values: Sequence[float]) -> float:
     middle = (len(values) - 1) / 2
     ranks = [sum(places[value]) / len(places[value]) - middle for value in values]
     times = [time - middle for time in range(len(values))]
-    norm = math.sqrt(math.fsum(rank * rank for rank in ranks) * math.fsum(time * time for time in times))
-    return math.fsum(rank * time for rank, time in zip(ranks, times, strict=True)) / norm if norm > 0.0 else 0.0
+    norm = math.sqrt(sum(rank * rank for rank in ranks) * sum(time * time for time in times))
+    return sum(rank * time for rank, time in zip(ranks, times, strict=True)) / norm if norm > 0.0 else 0.0

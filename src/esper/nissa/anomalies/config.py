@@ -35,10 +35,11 @@ class AnomalyConfig:
     """Ratio explosion: KL divergence of an update, exact where it is known, above this, or not finite; 0 for never."""
     ratio_clipped: Share = 0.6
     """Ratio explosion: share of the steps with a ratio outside of the clip range after an update, above this; 1 for never."""
-    ratio_error: NonNegative = 0.01
-    """Ratio explosion: largest distance of a ratio from 1 before the first step, above this: drawing and scoring disagree; 0 for never."""
+    ratio_error: NonNegative = 0.05
+    """Ratio explosion: largest distance of a ratio from 1 before the first step, above this: drawing and scoring disagree, by more than
+    bfloat16 explains; 0 for never."""
 
-    gradient_factor: Annotated[float, Range(0.0)] = 20.0
+    gradient_factor: NonNegative = 30.0
     """Gradient pathology: norm of a part of the policy above so many times its median of the last rounds, or not finite; 0 for never."""
     gradient_usual: NonNegative = 1.0
     """Norms up to this are never too large: a head that is hardly used has next to no gradient in most rounds."""

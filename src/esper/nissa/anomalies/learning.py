@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from statistics import median
 from typing import Any
 
 from esper.leyline.actions import Head, Op
@@ -46,7 +45,7 @@ class EntropyCollapse(Detector):
         decisions = {op: figure(metrics, f"actions/{op.name.lower()}") or 0.0 for op in Op}
         for head in Head:
             entropy = figure(metrics, f"train/entropy/{head.value}")
-            mattered, total = figure(metrics, f"train/mattered/{head.value}"), math.fsum(decisions.values())
+            mattered, total = figure(metrics, f"train/mattered/{head.value}"), sum(decisions.values())
             rare = mattered is not None and total > 0.0 and mattered * total < self.config.entropy_uses
             met = None if entropy is None or rare else entropy < floor and not (head is Head.OP and self._acts(metrics, decisions))
             if self.alarms.begins(head.value, met, rounds) and entropy is not None:
@@ -55,7 +54,7 @@ class EntropyCollapse(Detector):
 
     def _acts(self, metrics: Mapping[str, float], decisions: Mapping[Op, float]) -> bool:
         """Whether the policy still does this and that, as far as is known."""
-        total, length = math.fsum(decisions.values()), figure(metrics, "rollout/ep_len_mean")
+        total, length = sum(decisions.values()), figure(metrics, "rollout/ep_len_mean")
         if not total > 0.0 or length is None:
             return False
         shares = {op: count / total for op, count in decisions.items()}
@@ -163,7 +162,7 @@ class GradientPathology(Detector):
     def _large(self, part: str, norm: float) -> Iterator[Anomaly]:
         """Hold a norm against those of the rounds before."""
         before, config = self.norms.get(part, []), self.config
-        usual = median(before) if len(before) >= FEWEST_NORMS else math.inf
+        usual = sorted(before)[len(before) // 2] if len(before) >= FEWEST_NORMS else math.inf
         limit = max(config.gradient_factor * usual, config.gradient_usual)
         met = config.gradient_factor > 0.0 and not (math.isfinite(norm) and norm <= limit)
         if self.alarms.begins(f"large {part}", met):
