@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from esper.karn.event_index import column_of
+from esper.karn.event_index import column_of, without_words
 from esper.karn.query_tables import PLACE, TABLES, Table
 from esper.karn.record import Record
 from esper.leyline.codec import field_kinds
@@ -115,7 +115,7 @@ def _fill(connection: DuckDBPyConnection, records: Mapping[str, Record], wanted:
 def _fill_events(connection: DuckDBPyConnection, table: Table, record: Record, run: str | None) -> None:
     fields = {name: table.columns[column_of(table.name, name)] for name in field_kinds(EVENT_TYPES[table.name])}  # type: ignore[arg-type]
     members = ", ".join(f"{_quoted(name)} {kind}" for name, kind in fields.items())
-    lines = [line.decode("ascii", "backslashreplace") for line in record.lines(table.name)]
+    lines = [without_words(line, table.name).decode("ascii", "backslashreplace") for line in record.lines(record.numbers(table.name))]
     try:
         _insert(connection, table, lines, {**PLACE, "data": f"STRUCT({members})"}, run)
     except _duckdb().Error:
