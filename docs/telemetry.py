@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 
 from esper.cli.flags import field_docs
 from esper.leyline.events import EVENT_TYPES, EVENT_VERSION, Envelope, Event, SeedLife
+from esper.nissa.anomalies import AnomalyConfig, describe
 from esper.nissa.config import MINIMAL, TelemetryConfig
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -54,6 +56,14 @@ EVENTS = """\
 ## The events
 """
 
+ANOMALIES = """\
+## Anomalies
+
+Detectors look at the events as they happen. What they notice is an event of its own, a remark in the terminal and a red flag on top of page
+and report; nothing else in the run depends on it. Each says so once when it begins, and again only after it was over. Nothing is
+remembered that a resumed run would not know.
+"""
+
 
 def text() -> str:
     """The page."""
@@ -62,6 +72,7 @@ def text() -> str:
     for kind, cls in EVENT_TYPES.items():
         lines += [f"### `{kind}`", "", *described(cls), ""]
     lines += ["### A seed's life", "", f"As in `seeds` of `host_finished`: {_first_lower(SeedLife)}", "", *fields(SeedLife), ""]
+    lines += [ANOMALIES, *anomalies(), "", *settings(AnomalyConfig, "telemetry.anomalies"), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -92,8 +103,14 @@ def fields(cls: type, without: Iterable[str] = ()) -> Iterator[str]:
 def settings(cls: type, prefix: str) -> Iterator[str]:
     """The settings of a config as a table, with their defaults."""
     docs, usual = field_docs(cls), cls()
-    rows = [(f"`{prefix}.{name}`", f"`{getattr(usual, name)}`", docs.get(name, "")) for name in inspect.get_annotations(cls)]
+    names = [name for name in inspect.get_annotations(cls) if not is_dataclass(getattr(usual, name))]
+    rows = [(f"`{prefix}.{name}`", f"`{getattr(usual, name)}`", docs.get(name, "")) for name in names]
     yield from table(("setting", "default", ""), rows)
+
+
+def anomalies() -> Iterator[str]:
+    """Each detector, and the settings that it goes by."""
+    yield from table(("detector", "notices", "goes by"), [(f"`{name}`", what, _names(read)) for name, what, read in describe()])
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
