@@ -2,6 +2,7 @@
 
 from esper.nissa.hub import BEGINNING, Hub, Sink
 from esper.nissa.jsonl import JsonlSink, read_events
-from esper.nissa.registry import SINKS, make_sink, sink
+from esper.nissa.queued import QueuedSink
+from esper.nissa.registry import SINKS, find_sink, make_sink, sink
 
-__all__ = ["BEGINNING", "SINKS", "Hub", "JsonlSink", "Sink", "make_sink", "read_events", "sink"]
+__all__ = ["BEGINNING", "SINKS", "Hub", "JsonlSink", "QueuedSink", "Sink", "find_sink", "make_sink", "read_events", "sink"]

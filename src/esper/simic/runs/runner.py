@@ -18,7 +18,8 @@ from esper.leyline.config import from_mapping, read_toml, replace_fields
 from esper.leyline.errors import ConfigError, EsperError, Interrupted, RunError
 from esper.leyline.events import Note, RoundFinished, RunFinished
 from esper.leyline.files import remove_unfinished
-from esper.nissa import BEGINNING, SINKS, Hub, JsonlSink, Sink, make_sink
+from esper.nissa import BEGINNING, Hub, JsonlSink, QueuedSink, Sink, find_sink, make_sink
+from esper.nissa.trackers import TRACKERS, TrackerSink
 from esper.simic.growth.config import ControllerRunConfig, GrowthConfig
 from esper.simic.growth.deciding import is_policy_file
 from esper.simic.growth.recording import FOLDER
@@ -65,23 +66,30 @@ def start(
     command: str,
     *,
     sinks: Sequence[Sink | str] = (),
+    display: Sink | None = None,
     progress: Progress | None = None,
     telemetry: bool = True,
 ) -> dict[str, Any]:
     """Begin a run in a new folder, by default runs/TASK-CONTROLLER-NNN, and see it through. Returns the summary.
 
-    sinks: whoever wants to see the events as they happen, a display among them; the name of one that a plug-in registers makes it for the
-    folder. progress: told what share of the present round is done. telemetry: whether events are recorded in the folder.
+    sinks: whoever else wants the events, each in a thread of its own; the name of a tracker, or of one that a plug-in registers, makes it
+    for the folder. display: gets the events in this thread, as they happen. progress: told what share of the present round is done. telemetry: whether events are recorded in the folder.
     """
     config = _anchored(config)
     _find_sinks(config, sinks)
     with RunFolder.create(path, name=_name(config), config=config, command=command) as folder:
         try:
-            return _run(folder, config, sinks, progress, telemetry)
+            return _run(folder, config, sinks, display, progress, telemetry)
         except Interrupted:
             raise  # there is something to go on from
+        except DiskError:
+            raise  # what is there is all that could be kept
         except EsperError:
-            folder.withdraw()  # a mistake that only showed while hosts and data were made, or in the first round: no checkpoint is there
+            # A mistake that only showed while hosts and data were made, or in the first round: no checkpoint is there.
+            for name in TRACKERS:
+                if name in sinks and not folder.begun:
+                    shutil.rmtree(folder.path / name, ignore_errors=True)
+            folder.withdraw()
             raise
 
 
@@ -89,6 +97,7 @@ def resume(
     path: Path,
     *,
     sinks: Sequence[Sink | str] = (),
+    display: Sink | None = None,
     progress: Progress | None = None,
     telemetry: bool = True,
     reset_heads: Sequence[str] = (),
@@ -108,16 +117,17 @@ def resume(
         if settings:
             folder.change_config(config)
             folder.log("changed: " + ", ".join(f"{key} is {value}" for key, value in settings.items()))
-        return _run(folder, config, sinks, progress, telemetry, reset_heads)
+        return _run(folder, config, sinks, display, progress, telemetry, reset_heads)
 
 
 def _find_sinks(config: Config, sinks: Sequence[Sink | str]) -> None:
-    """Load the plug-ins and raise UnknownNameError for a sink that none of them registers, before anything is made."""
+    """Load the plug-ins and raise UnknownNameError for a sink that nobody registers, and ConfigError for a tracker whose library is not
+    here, before anything is made."""
     names = [each for each in sinks if isinstance(each, str)]
     if names:
         load_plugins(config.plugins if isinstance(config, GrowthConfig | SweepConfig) else ())
     for name in names:
-        SINKS.find(name)
+        find_sink(name)
 
 
 def _anchored(config: Config) -> Config:
@@ -206,18 +216,24 @@ def _run(
     folder: RunFolder,
     config: Config,
     sinks: Sequence[Sink | str],
+    display: Sink | None,
     progress: Progress | None,
     telemetry: bool,
     reset_heads: Sequence[str] = (),
 ) -> dict[str, Any]:
     store = CheckpointStore(folder.checkpoints, run=folder.id)
     made = [make_sink(each, folder.path) if isinstance(each, str) else each for each in sinks]
-    hub = Hub(JsonlSink(folder.events) if telemetry else None, made, log=folder.log)
+    queued = [QueuedSink(sink, each if isinstance(each, str) else "") for each, sink in zip(sinks, made, strict=True)]
+    hub = Hub(JsonlSink(folder.events) if telemetry else None, [*queued, *([] if display is None else [display])], log=folder.log)
     work: Work | None = None
     try:
         with stop_on_signal() as stop:
             work = _work(folder, config, hub)
             _restore(folder, store, hub, work)
+            with hub.unrecorded():
+                for each, sink in zip(sinks, made, strict=True):
+                    if isinstance(sink, TrackerSink):
+                        hub.emit(Note(text=f"{each}: {sink.tracker.hint}"))
             if reset_heads and not isinstance(config, PPORunConfig):
                 raise ConfigError("--reset-heads is for runs that learn a policy by playing; this one does not")
             if reset_heads:
