@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from esper.leyline.actions import Decision, Op
 from esper.leyline.events import Envelope, Event, HostFinished, HostStarted
 from esper.leyline.reports import GradientStats, SeedReport
+from esper.simic.growth.episode import Thought
 from esper.simic.growth.play import Decider
 from esper.simic.rewards import RewardStep
 from esper.tamiyo import Observation
@@ -124,6 +125,10 @@ class Watcher:
         for place, observation in seen.items():
             self._steps[place].append(_Seen(observation, decisions[place]))
         return decisions
+
+    def thought(self, place: int) -> Thought | None:
+        """What the one behind decided from."""
+        return self.decider.thought(place)
 
     def earned(self, rewards: Mapping[int, RewardStep], ended: bool) -> None:
         """What the last decisions earned."""

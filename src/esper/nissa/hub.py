@@ -8,6 +8,9 @@ A hub that nobody listens to costs nothing; where an event takes work to build, 
 
     if hub.on:
         hub.emit(Note(text="..."), host=3, epoch=12)
+
+How much is recorded is the config's to say. Whoever emits asks `hub.tells` whether anything of a play is wanted, and `hub.details` for
+which of its hosts the whole is; what goes beyond the level of the journal is for the other sinks alone.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import Protocol, runtime_checkable
 
 from esper.leyline.errors import RunError
 from esper.leyline.events import Envelope, Event, Note, SinkBehind, SinkFailed
+from esper.nissa.config import MINIMAL, THINNED_ROUNDS, TelemetryConfig
 from esper.nissa.jsonl import JsonlSink
 from esper.nissa.queued import QueuedSink
 
@@ -38,6 +42,12 @@ class Sink(Protocol):
     def flush(self) -> None:
         """Pass on what was held back."""
 
+    def remark(self, text: str) -> None:
+        """Tell people something about this process and its machine. It goes to the log and to sinks, and not into the record of the run."""
+        self._log(text)
+        with self.unrecorded():
+            self.emit(Note(text=text))
+
     def close(self) -> None:
         """Pass on what was held back and let go of everything."""
 
@@ -48,9 +58,17 @@ class Hub:
     journal: the run's own record; None where nothing is to be resumed or analysed later.
     sinks: whoever else listens.
     log: is told, in a sentence, when a sink was dropped or is behind, and when the disk fails.
+    config: how much is recorded.
     """
 
-    def __init__(self, journal: JsonlSink | None = None, sinks: Sequence[Sink] = (), log: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        journal: JsonlSink | None = None,
+        sinks: Sequence[Sink] = (),
+        log: Callable[[str], None] | None = None,
+        config: TelemetryConfig | None = None,
+    ) -> None:
+        self.config = config or TelemetryConfig()
         self._journal = journal
         self._sinks = list(sinks)
         self._log = log or logging.getLogger("esper").warning
@@ -73,17 +91,40 @@ class Hub:
         """Whether there is a journal."""
         return self._journal is not None
 
+    @property
+    def full(self) -> bool:
+        """Whether the record has reached its size, and is thinned."""
+        return self._seq >= self.config.events
+
+    @property
+    def observes(self) -> bool:
+        """Whether what decisions are made on is wanted too."""
+        return self.recorded and self.config.at_least("debug")
+
+    def tells(self, round: int) -> bool:
+        """Whether anything of the hosts of a round is wanted: their beginning, course and end."""
+        return self.on and (not self.full or round % THINNED_ROUNDS == 0)
+
+    def details(self, round: int, place: int) -> bool:
+        """Whether the host at that place among those of a round is told of in full."""
+        if not self.tells(round) or not (self._sinks or self.config.at_least("normal")):
+            return False
+        return place == 0 if self.full else place < self.config.hosts or self.config.at_least("debug")
+
     def emit(self, event: Event, host: int | None = None, epoch: int | None = None) -> None:
         """Record an event; `host` is an index, None for the run as a whole."""
         if not self.on:
             return
         envelope = Envelope(seq=self._seq, time=time.time(), host=host, epoch=epoch, event=event)
-        if self._recording:
+        if self._recording and (type(event) in MINIMAL or self._journal is None or self.config.at_least("normal")):
             if self._journal is not None:
                 self._journal.write(envelope)
             self._seq += 1
         if self._sinks:
             self._each(lambda sink: sink.write(envelope))
+        if self._recording and self._seq == self.config.events and envelope.seq < self._seq:
+            kept = f"one host of every {THINNED_ROUNDS}th round is recorded in full, and none of the others"
+            self.emit(Note(text=f"the record has reached its {self.config.events:,} events: from here on {kept}"))
 
     def flush(self, fsync: bool = False) -> None:
         """Pass on what the sinks hold back; to be called at the end of each epoch. `fsync` brings the journal down to the disk."""
@@ -135,7 +176,7 @@ class Hub:
             self._journal.truncate_to(offset)
         self._seq, self._position = seq, {"seq": seq, "offset": offset}
         if lost:
-            self._say(f"{lost:,} events before the checkpoint are missing from the record: the disk did not take them")
+            self.remark(f"{lost:,} events before the checkpoint are missing from the record: the disk did not take them")
 
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
@@ -145,6 +186,12 @@ class Hub:
             yield
         finally:
             self._recording = before
+
+    def remark(self, text: str) -> None:
+        """Tell people something about this process and its machine. It goes to the log and to sinks, and not into the record of the run."""
+        self._log(text)
+        with self.unrecorded():
+            self.emit(Note(text=text))
 
     def close(self) -> None:
         """Pass on what is held back and let go of every sink. Those with a queue come first: how they ended is told to the others."""
@@ -198,10 +245,4 @@ class Hub:
         elif not journal.problem and self._disk == "waits":
             said, self._disk = "the disk takes events again; none was lost", ""
         if said:
-            self._say(said)
-
-    def _say(self, text: str) -> None:
-        """Tell people, and leave it out of the record: it is about this process, not about the run."""
-        self._log(text)
-        with self.unrecorded():
-            self.emit(Note(text=text))
+            self.remark(said)

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from esper.leyline.config import from_mapping, read_toml, replace_fields
-from esper.leyline.errors import ConfigError, EsperError, Interrupted, RunError
+from esper.leyline.errors import CheckpointError, ConfigError, EsperError, Interrupted, RunError
 from esper.leyline.events import Note, RoundFinished, RunFinished
 from esper.leyline.files import remove_unfinished
 from esper.nissa import BEGINNING, Hub, JsonlSink, QueuedSink, Sink, find_sink, make_sink
@@ -68,28 +68,22 @@ def start(
     sinks: Sequence[Sink | str] = (),
     display: Sink | None = None,
     progress: Progress | None = None,
-    telemetry: bool = True,
 ) -> dict[str, Any]:
     """Begin a run in a new folder, by default runs/TASK-CONTROLLER-NNN, and see it through. Returns the summary.
 
     sinks: whoever else wants the events, each in a thread of its own; the name of a tracker, or of one that a plug-in registers, makes it
-    for the folder. display: gets the events in this thread, as they happen. progress: told what share of the present round is done. telemetry: whether events are recorded in the folder.
+    for the folder. display: gets the events in this thread, as they happen. progress: told what share of the present round is done.
     """
     config = _anchored(config)
     _find_sinks(config, sinks)
     with RunFolder.create(path, name=_name(config), config=config, command=command) as folder:
         try:
-            return _run(folder, config, sinks, display, progress, telemetry)
+            return _run(folder, config, sinks, display, progress)
         except Interrupted:
             raise  # there is something to go on from
-        except DiskError:
-            raise  # what is there is all that could be kept
         except EsperError:
             # A mistake that only showed while hosts and data were made, or in the first round: no checkpoint is there.
-            for name in TRACKERS:
-                if name in sinks and not folder.begun:
-                    shutil.rmtree(folder.path / name, ignore_errors=True)
-            folder.withdraw()
+            folder.withdraw(also=[name for name in TRACKERS if name in sinks])
             raise
 
 
@@ -99,7 +93,6 @@ def resume(
     sinks: Sequence[Sink | str] = (),
     display: Sink | None = None,
     progress: Progress | None = None,
-    telemetry: bool = True,
     reset_heads: Sequence[str] = (),
     settings: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
@@ -117,7 +110,7 @@ def resume(
         if settings:
             folder.change_config(config)
             folder.log("changed: " + ", ".join(f"{key} is {value}" for key, value in settings.items()))
-        return _run(folder, config, sinks, display, progress, telemetry, reset_heads)
+        return _run(folder, config, sinks, display, progress, reset_heads)
 
 
 def _find_sinks(config: Config, sinks: Sequence[Sink | str]) -> None:
@@ -218,13 +211,13 @@ def _run(
     sinks: Sequence[Sink | str],
     display: Sink | None,
     progress: Progress | None,
-    telemetry: bool,
     reset_heads: Sequence[str] = (),
 ) -> dict[str, Any]:
     store = CheckpointStore(folder.checkpoints, run=folder.id)
     made = [make_sink(each, folder.path) if isinstance(each, str) else each for each in sinks]
+    journal = JsonlSink(folder.events) if config.telemetry.at_least("minimal") else None
     queued = [QueuedSink(sink, each if isinstance(each, str) else "") for each, sink in zip(sinks, made, strict=True)]
-    hub = Hub(JsonlSink(folder.events) if telemetry else None, [*queued, *([] if display is None else [display])], log=folder.log)
+    hub = Hub(journal, [*queued, *([] if display is None else [display])], log=folder.log, config=config.telemetry)
     work: Work | None = None
     try:
         with stop_on_signal() as stop:
@@ -273,6 +266,7 @@ def _loop(
     folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work, config: Config, progress: Progress | None, stop: Stop
 ) -> dict[str, Any]:
     hub.flush()
+    unsaved = ""
     while not work.done:
         before = work.round
         work.run_round(progress)
@@ -280,9 +274,11 @@ def _loop(
             hub.emit(RoundFinished(round=work.round, rounds=work.rounds))
         hub.flush()
         if work.round > before and (work.round % config.checkpoint_every == 0 or work.round >= work.rounds or stop.asked):
-            _save(folder, store, hub, work)
+            unsaved = _save(folder, store, hub, work, before=unsaved)
         if stop.asked and not work.done:
-            raise Interrupted(f"stopped after {work.round} of {work.rounds}; {go_on(config, folder.path)}")
+            how = f", and goes on from an earlier checkpoint ({unsaved})" if unsaved else ""
+            raise Interrupted(f"stopped after {work.round} of {work.rounds}{how}; {go_on(config, folder.path)}")
+    folder.keep()
     summary = work.end()
     hub.emit(RunFinished(outcome="finished"))
     hub.flush(fsync=True)
@@ -291,11 +287,23 @@ def _loop(
     return {**summary, "run": str(folder.path)}
 
 
-def _save(folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work) -> None:
+def _save(folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work, before: str) -> str:
+    """Save a checkpoint. Returns why a disk that is full, or fails, did not take it; that is said when it begins, as `before` tells, and
+    when it is over."""
     # The position first: everything up to it is then on the disk before a checkpoint says so.
     position = hub.position()
-    name = store.save(work.round, {"work": work.state(), "telemetry": position})
+    try:
+        name = store.save(work.round, {"work": work.state(), "telemetry": position})
+    except CheckpointError as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        if not before:
+            hub.remark(f"{error}; the run goes on, and the next one is tried")
+        return str(error)
+    if before:
+        hub.remark(f"checkpoints can be saved again: {name}")
     folder.log(f"saved {name}")
+    return ""
 
 
 class _Ask:
