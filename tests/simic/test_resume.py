@@ -39,7 +39,7 @@ def crash(config: ControllerRunConfig, run: Path, epochs: Sequence[int]) -> None
     """Start a run and crash it after each of these epochs."""
     for number, epoch in enumerate(epochs):
         with pytest.raises(Crash):
-            start(config, run, "a run", sinks=[CrashAfter(epoch)]) if number == 0 else resume(run, sinks=[CrashAfter(epoch)])
+            start(config, run, "a run", display=CrashAfter(epoch)) if number == 0 else resume(run, display=CrashAfter(epoch))
 
 
 def assert_same(run: Path, expected: dict[str, Any]) -> None:
@@ -327,7 +327,7 @@ def test_a_run_can_be_moved_between_its_stops(run: Path, tmp_path: Path, interru
 
 def test_telemetry_switched_off_for_a_while_leaves_a_record_without_gaps(run: Path, interrupted: tuple[Path, dict[str, Any]]) -> None:
     with pytest.raises(Crash):
-        resume(run, sinks=[CrashAfter(9)], settings={"telemetry.level": "off"})
+        resume(run, display=CrashAfter(9), settings={"telemetry.level": "off"})
     resume(run, settings={"telemetry.level": "normal"})
     found = outcome(run)
     assert found["checkpoint"] == interrupted[1]["checkpoint"]

@@ -42,12 +42,6 @@ class Sink(Protocol):
     def flush(self) -> None:
         """Pass on what was held back."""
 
-    def remark(self, text: str) -> None:
-        """Tell people something about this process and its machine. It goes to the log and to sinks, and not into the record of the run."""
-        self._log(text)
-        with self.unrecorded():
-            self.emit(Note(text=text))
-
     def close(self) -> None:
         """Pass on what was held back and let go of everything."""
 
@@ -78,6 +72,7 @@ class Hub:
         self._recording = True
         self._behind: dict[int, int] = {}
         """By the identities of sinks that are too slow: the dropped events that were reported."""
+        self._remarked: set[str] = set()
         self._disk = ""
         """What was last said of a disk that fails; empty while it does not."""
 
@@ -187,8 +182,14 @@ class Hub:
         finally:
             self._recording = before
 
-    def remark(self, text: str) -> None:
-        """Tell people something about this process and its machine. It goes to the log and to sinks, and not into the record of the run."""
+    def remark(self, text: str, once: str = "") -> None:
+        """Tell people something about this process and its machine. It goes to the log and to sinks, and not into the record of the run.
+
+        once: what it is about; of all remarks about the same only the first is told.
+        """
+        if once in self._remarked:
+            return
+        self._remarked |= {once} if once else set()
         self._log(text)
         with self.unrecorded():
             self.emit(Note(text=text))
@@ -204,22 +205,24 @@ class Hub:
             self._journal.close()
 
     def _close(self, sinks: Sequence[Sink]) -> None:
-        self._each(lambda sink: sink.close(), sinks)
-        self._sinks = [sink for sink in self._sinks if all(sink is not closed for closed in sinks)]
+        self._each(lambda sink: sink.close(), sinks, keep=False)
         for sink in sinks:
             if isinstance(sink, QueuedSink) and sink.dropped > self._behind.get(id(sink), 0):
                 self._tell_behind(sink)
 
-    def _each(self, call: Callable[[Sink], None], sinks: Sequence[Sink] | None = None) -> None:
-        """Call each sink, by default all of them, and report and drop those that raise."""
+    def _each(self, call: Callable[[Sink], None], sinks: Sequence[Sink] | None = None, keep: bool = True) -> None:
+        """Call each of these sinks, by default all, and report those that raise. They are dropped; unless `keep`, so are the others."""
+        sinks = self._sinks if sinks is None else sinks
         failures: list[tuple[Sink, Exception]] = []
-        for sink in self._sinks if sinks is None else sinks:
+        for sink in sinks:
             try:
                 call(sink)
             except Exception as error:  # whatever a sink does must not end the training
                 failures.append((sink, error))
         # All are gone before the first is reported, so that none is told of its own failure.
-        self._sinks = [sink for sink in self._sinks if all(sink is not failed for failed, _ in failures)]
+        gone = {id(sink) for sink, _ in failures} if keep else {id(sink) for sink in sinks}
+        if gone:
+            self._sinks = [sink for sink in self._sinks if id(sink) not in gone]
         for sink, failure in failures:
             name = sink.name if isinstance(sink, QueuedSink) else type(sink).__name__
             text = f"{type(failure).__name__}: {failure}"
@@ -235,10 +238,10 @@ class Hub:
         """Say once that the disk fails, once that it is over, and what is lost."""
         said = ""
         if journal.lost or (last and journal.waiting):
-            said = f"the disk does not take events ({journal.problem}): {journal.lost + journal.waiting:,} are lost, and the record ends here"
             if self._disk == "ended":
                 return
-            self._disk = "ended"
+            lost, self._disk = journal.lost + journal.waiting, "ended"
+            said = f"the disk does not take events ({journal.problem}), and no more can wait: {lost:,} are lost, and the record ends here"
         elif journal.problem and not self._disk:
             said = f"events cannot be written ({journal.problem}): they wait in memory and are tried again; the run goes on"
             self._disk = "waits"

@@ -21,7 +21,7 @@ WAKE_AT = 500
 
 
 class QueuedSink:
-    """Hands the events of a run to a sink in a thread of the sink's own: no call here waits for it, but for `close`, which gives up in time.
+    """Hands the events of a run to a sink in a thread of the sink's own. No call waits for it but `close`, which gives up in time.
 
     What does not fit into the queue is dropped and counted. What the sink raises is raised here by the next call; it gets nothing more.
     """

@@ -1,4 +1,4 @@
-"""TensorBoard: event files in the run's folder `tensorboard`, written with TensorBoard's own writer; neither torch nor TensorFlow is needed."""
+"""TensorBoard: event files in the run's folder `tensorboard`, written with its own writer; neither torch nor TensorFlow is needed."""
 
 from __future__ import annotations
 
