@@ -47,7 +47,7 @@ def test_tensorboard_has_every_number_once_and_the_config_as_text(tmp_path: Path
     assert dict(found) == pytest.approx(logged, rel=1e-6)
     assert {"config", "run", "remarks"} <= set(read.Tags()["tensors"])
     assert "epochs = 6\n" in read.Tensors("config")[0].tensor_proto.string_val[0].decode()
-    assert "    esper train heuristic --name <b>\n" == read.Tensors("run")[0].tensor_proto.string_val[0].decode()
+    assert read.Tensors("run")[0].tensor_proto.string_val[0].decode() == "    esper train heuristic --name <b>\n"
 
 
 def records(path: Path) -> Iterator[bytes]:
