@@ -1,4 +1,4 @@
-"""A disk that is full while a run goes on: said once, and the run goes on; only a summary that cannot be written is an error."""
+"""A disk that is full while a run goes on: said once, and the run goes on; an error only where its end cannot be kept."""
 
 from __future__ import annotations
 
@@ -9,41 +9,49 @@ import sys
 from pathlib import Path
 
 from esper.nissa import read_events
-from esper.tolaria.storage.runs import read_run, read_summary
+from esper.simic.growth.config import ControllerRunConfig
+from esper.tolaria.storage.runs import RunFolder, read_run, read_summary
 
 SMALL = ["train", "heuristic", "--hosts", "1", "--epochs", "6", "--checkpoint-every", "2", "--fix", "widths=[2,2,4]", "train_size=100"]
+FULL = "the disk does not take events (No space left on device), and no more can wait: "
 
 
-def limited(folder: Path, kilobytes: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command where no file may grow beyond so many kilobytes, which fails as a full disk does."""
-    command = shlex.join([sys.executable, "-m", "esper.cli.main", *arguments])
-    line = ["bash", "-c", f"ulimit -S -f {kilobytes}; exec {command}"]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+def esper(folder: Path, *arguments: str, limit: str = "true") -> subprocess.CompletedProcess[str]:
+    """The command, after a line of the shell that limits it."""
+    command = shlex.join([sys.executable, "-m", "esper.cli.main", *arguments, "--quiet"])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(["bash", "-c", f"{limit}; exec {command}"], cwd=folder, capture_output=True, text=True, env=environment)
 
 
-def test_a_run_whose_record_and_checkpoints_do_not_fit_is_finished(tmp_path: Path) -> None:
-    done = limited(tmp_path, 8, *SMALL, "--quiet", "--run", "run")
+def test_a_run_without_room_for_its_record_is_finished(tmp_path: Path) -> None:
+    config = ControllerRunConfig(hosts=1, epochs=3, control=False, fix={"widths": "[2,2]", "train_size": "50"})
+    RunFolder.create(tmp_path / "run", name="", config=config, command="esper train heuristic").close()
+    (tmp_path / "run" / "events.jsonl").symlink_to("/dev/full")
+    done = esper(tmp_path, "train", "--resume", "run")
     assert done.returncode == 0, done.stderr
-    told = done.stderr.splitlines()
-    assert sum("wait in memory" in line for line in told) == 1, done.stderr
-    assert sum("step-00000002 cannot be saved" in line for line in told) == 1
-    assert not any("step-00000004" in line for line in told), "said once"
-    assert told[-1].endswith("are lost, and the record ends here")
+    begins, ends = done.stderr.splitlines()
+    assert begins == "esper: events cannot be written (No space left on device): they wait in memory and are tried again; the run goes on"
+    assert ends.startswith(f"esper: {FULL}")
     assert read_run(tmp_path / "run").status == "finished"
     assert len(read_summary(tmp_path / "run")["hosts"]) == 1
-    events = list(read_events(tmp_path / "run" / "events.jsonl"))
-    assert events[0].event.kind() == "run_started", "what fitted is there, in whole lines"
 
 
-def test_a_summary_that_does_not_fit_is_an_error_and_the_run_stays_as_far_as_it_was_kept(tmp_path: Path) -> None:
-    done = limited(tmp_path, 3, *SMALL, "--quiet", "--run", "run", "--track", "tensorboard")
+def test_a_run_without_room_for_its_end_is_an_error_and_is_kept_as_far_as_it_fits(tmp_path: Path) -> None:
+    done = esper(tmp_path, *SMALL, "--run", "run", "--track", "tensorboard", limit="ulimit -S -f 3")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("esper: the summary of the run cannot be written: run/summary.json: File too large")
-    assert done.stderr.count("sink tensorboard failed and is dropped") == 1
-    assert read_run(tmp_path / "run").status == "interrupted"
-    again = subprocess.run(
-        [sys.executable, "-m", "esper.cli.main", "train", "--resume", "run", "--quiet"], cwd=tmp_path, capture_output=True, text=True
-    )
+    told = done.stderr.splitlines()
+    for once in (
+        "wait in memory",
+        "sink tensorboard failed",
+        "step-00000002 cannot be saved",
+        "the episode run/episodes/host-0000.safetensors",
+    ):
+        assert sum(once in line for line in told) == 1, done.stderr
+    assert told[-1].startswith("esper: the run is at its end and cannot be finished: step-00000006 cannot be saved")
+    events = list(read_events(tmp_path / "run" / "events.jsonl"))
+    assert events[0].event.kind() == "run_started", "what fitted is there, in whole lines"
+    again = esper(tmp_path, "train", "--resume", "run")
     assert (again.returncode, again.stderr) == (0, "")
     assert read_run(tmp_path / "run").status == "finished"
+    assert list(read_events(tmp_path / "run" / "events.jsonl"))[-1].event.kind() == "run_finished"

@@ -20,15 +20,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from esper.leyline.errors import RunError
 from esper.leyline.events import Envelope, Event, Note, SinkBehind, SinkFailed
+from esper.nissa.anomalies import Detectors
 from esper.nissa.config import MINIMAL, THINNED_ROUNDS, TelemetryConfig
 from esper.nissa.jsonl import JsonlSink
 from esper.nissa.queued import QueuedSink
 
-BEGINNING: Mapping[str, int] = MappingProxyType({"seq": 0, "offset": 0})
+BEGINNING: Mapping[str, Any] = MappingProxyType({"seq": 0, "offset": 0, "detectors": None})
 """The position before the first event."""
 
 
@@ -67,9 +68,10 @@ class Hub:
         self._sinks = list(sinks)
         self._log = log or logging.getLogger("esper").warning
         self._seq = 0 if journal is None else journal.next_seq()
-        self._position = dict(BEGINNING)
+        self._position = {"seq": 0, "offset": 0}
         """Without a journal: what `restore` was given."""
         self._recording = True
+        self._detectors = Detectors(self.config.anomalies)
         self._behind: dict[int, int] = {}
         """By the identities of sinks that are too slow: the dropped events that were reported."""
         self._remarked: set[str] = set()
@@ -120,6 +122,9 @@ class Hub:
         if self._recording and self._seq == self.config.events and envelope.seq < self._seq:
             kept = f"one host of every {THINNED_ROUNDS}th round is recorded in full, and none of the others"
             self.emit(Note(text=f"the record has reached its {self.config.events:,} events: from here on {kept}"))
+        if self._recording:
+            for anomaly in self._detectors.see(envelope):
+                self.emit(anomaly, host=host, epoch=epoch)
 
     def flush(self, fsync: bool = False) -> None:
         """Pass on what the sinks hold back; to be called at the end of each epoch. `fsync` brings the journal down to the disk."""
@@ -131,23 +136,27 @@ class Hub:
             self._journal.flush(fsync)
             self._tell_disk(self._journal)
 
-    def position(self) -> dict[str, int]:
+    def position(self) -> dict[str, Any]:
         """Where the record stands, for a checkpoint. What came before is on the disk when this returns, if the disk takes it.
 
         seq: number of the next event. offset: bytes of the journal up to here. Without a journal it is where the record was left, so that a
         run that is recorded again goes on there. kept_seq, kept_offset: the same for what is in the file, where events wait for the disk.
+        detectors: what is remembered of the record to tell anomalies by.
         """
         self.flush(fsync=True)
-        if self._journal is None:
-            return dict(self._position)
+        return {**self._place(), "detectors": self._detectors.state()}
+
+    def _place(self) -> dict[str, int]:
         journal = self._journal
+        if journal is None:
+            return self._position
         kept = {"seq": self._seq - journal.waiting - journal.lost, "offset": journal.written}
         if journal.lost:
             return kept  # the record ends there
         waits = {f"kept_{name}": value for name, value in kept.items()} if journal.waiting else {}
         return {"seq": self._seq, "offset": journal.offset, **waits}
 
-    def restore(self, position: Mapping[str, int]) -> None:
+    def restore(self, position: Mapping[str, Any]) -> None:
         """Go back to where a checkpoint was saved: what was recorded after it is cut off, because it is about to happen again.
 
         `BEGINNING` starts the record anew. Events that waited for the disk when the checkpoint was saved, and never came to be written, are
@@ -170,6 +179,9 @@ class Hub:
                 )
             self._journal.truncate_to(offset)
         self._seq, self._position = seq, {"seq": seq, "offset": offset}
+        self._detectors = Detectors(self.config.anomalies)
+        if position["detectors"] is not None:
+            self._detectors.load_state(position["detectors"])
         if lost:
             self.remark(f"{lost:,} events before the checkpoint are missing from the record: the disk did not take them")
 

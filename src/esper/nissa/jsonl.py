@@ -117,8 +117,9 @@ class JsonlSink:
         descriptor = self._open_file()
         self._check_end_of_line(offset)
         try:
-            os.ftruncate(descriptor, offset)
-            os.fsync(descriptor)
+            if offset != self._written or self._torn:
+                os.ftruncate(descriptor, offset)
+                os.fsync(descriptor)
         except OSError as error:
             self._fail("be cut", error)
         self._lines, self._waiting, self._written, self._torn, self.lost = [], 0, offset, False, 0

@@ -280,6 +280,9 @@ def _loop(
             raise Interrupted(f"stopped after {work.round} of {work.rounds}{how}; {go_on(config, folder.path)}")
     folder.keep()
     summary = work.end()
+    if unsaved and (unsaved := _save(folder, store, hub, work, before=unsaved)):
+        # A finished run has the networks that its figures are of; and one that is not finished can be brought to its end again.
+        raise CheckpointError(f"the run is at its end and cannot be finished: {unsaved}; make room, and {go_on(config, folder.path)}")
     hub.emit(RunFinished(outcome="finished"))
     hub.flush(fsync=True)
     folder.finish(summary)
