@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from esper.cli.results import WIDTH, join, say
 from esper.cli.tables import Row, print_rows
 from esper.simic.statistics import LEAST_HOSTS, TOO_FEW, bounds
+
+if TYPE_CHECKING:
+    from esper.karn.charts import Chart
 
 Summary = dict[str, Any]
 WHOLE = ("score", "test", "IQM", "P(better)", "of hosts", "hosts")
@@ -201,7 +204,7 @@ def make_page(summary: Summary) -> str:
     return page("Comparison on " + join(summary["task"]), sections)
 
 
-def _front(summary: Summary, cost: str) -> str:
+def _front(summary: Summary, cost: str) -> Chart:
     """Accuracy against what it costs, a point for each arm. No rent has to be believed in here."""
     from esper.karn.charts import Series, points
 

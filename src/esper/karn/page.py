@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from esper.karn.charts import STYLE
+from esper.karn.charts.chart import Chart
+from esper.karn.charts.style import STYLE
 
 Cell = str | int | float | bool | None
 
@@ -62,9 +63,9 @@ def paragraph(text: str) -> str:
     return f"<p>{escape(text)}</p>"
 
 
-def charts(*drawn: str) -> str:
+def charts(*shown: Chart) -> str:
     """Charts beside each other, as many as there is room for."""
-    return f'<div class="charts">{"".join(drawn)}</div>'
+    return f'<div class="charts">{"".join(each.svg() for each in shown)}</div>' if shown else ""
 
 
 def _text(value: Cell) -> str:
