@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from esper.simic.plugins import load_plugins
 from esper.simic.runs.compare_config import CompareConfig, anchored
 from esper.simic.runs.headroom_config import HeadroomConfig
 from esper.simic.runs.ppo_config import PPORunConfig
+from esper.simic.runs.resuming import command_for, resume_command
 from esper.simic.runs.search_config import SearchConfig
 from esper.simic.runs.sweep_config import SweepConfig
 from esper.tolaria.storage.checkpoint import CheckpointStore
@@ -49,8 +49,6 @@ WORK = {
     "sweep": "sweep:SweepRun",
 }
 """By the config's kind: the module and the class of the run."""
-COMMANDS = ("compare", "headroom", "tune", "sweep")
-"""Kinds of config that are named like the command that starts such runs and goes on with them; that of the others is `train`."""
 
 
 class Stop:
@@ -148,12 +146,12 @@ def _with_settings(config: Config, settings: Mapping[str, object]) -> Config:
 
 def command_of(config: Config) -> str:
     """The command that such a run is started with, and gone on with."""
-    return config.kind if config.kind in COMMANDS else "train"
+    return command_for(config.kind)
 
 
 def go_on(config: Config, run: Path) -> str:
     """How to go on with a run, for a message."""
-    return "go on with: " + shlex.join(["esper", command_of(config), "--resume", str(run)])
+    return f"go on with: {resume_command(config.kind, run)}"
 
 
 def read_config(path: Path) -> Config:
