@@ -46,7 +46,8 @@ def resume_settings(run: Path, arguments: argparse.Namespace, extra: list[str], 
     """What flags say of a run that goes on, of the settings that one of its kind has. Raises RunError for a run that another command
     goes on with. extra: flags that only that kind of run has."""
     from esper.simic.growth.config import GrowthConfig
-    from esper.simic.runs.runner import command_of, go_on, read_config
+    from esper.simic.runs.configs import read_config
+    from esper.simic.runs.runner import command_of, go_on
     from esper.tolaria.storage.runs import read_run
 
     read_run(run)

@@ -10,10 +10,12 @@ from esper.karn.charts.chart import Chart
 from esper.karn.charts.style import STYLE
 
 Cell = str | int | float | bool | None
+GENERATOR = '<meta name="generator" content="Esper">'
+"""By which a page is known as one of ours."""
 
 LOOK = """\
-:root{color-scheme:light dark;--page:#fff;--panel:#f5f6f7}
-@media (prefers-color-scheme:dark){:root{--page:#16181b;--panel:#202327}}
+:root{color-scheme:light dark;--panel:#f5f6f7}
+@media (prefers-color-scheme:dark){:root{--panel:#202327}}
 body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--page);max-width:68rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.5rem} h2{font-size:1.15rem;margin-top:2.2rem;border-bottom:1px solid var(--grid)}
 p{max-width:48rem} .scroll{overflow-x:auto} .faint{color:var(--faint)}
@@ -21,7 +23,11 @@ table{border-collapse:collapse;margin:.6rem 0;font-variant-numeric:tabular-nums}
 th,td{padding:.2rem .8rem;text-align:left;border-bottom:1px solid var(--grid);vertical-align:top}
 th{color:var(--faint);font-weight:600} td.number,th.number{text-align:right}
 .flag{border-left:4px solid var(--series-1);background:var(--panel);padding:.4rem .8rem;margin:.4rem 0}
-.charts{display:flex;flex-wrap:wrap;gap:1rem} .charts svg{flex:1 1 26rem;max-width:40rem}
+.charts{display:flex;flex-wrap:wrap;gap:1rem;align-items:flex-start} .charts svg{flex:1 1 26rem;max-width:40rem}
+.charts figure{flex:1 1 26rem;max-width:40rem;margin:0} figcaption{color:var(--faint);font-weight:600}
+.figures{display:flex;flex-wrap:wrap;gap:.8rem;margin:.8rem 0}
+.figure{background:var(--panel);padding:.6rem .9rem;border-radius:.4rem;flex:1 1 11rem;max-width:20rem}
+.figure b{display:block;font-size:1.5rem;font-variant-numeric:tabular-nums} .figure small{display:block;color:var(--faint)}
 pre{background:var(--panel);padding:.6rem .8rem;overflow-x:auto}"""
 
 
@@ -38,7 +44,8 @@ def page(title: str, sections: Sequence[Section]) -> str:
     body = "\n".join(f"<section><h2>{escape(each.title)}</h2>\n{each.html}\n</section>" for each in sections)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
+        f'<meta name="viewport" content="width=device-width,initial-scale=1">\n{GENERATOR}\n'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none';style-src 'unsafe-inline'\">\n"
         f"<title>{escape(title)}</title>\n<style>\n{STYLE}\n{LOOK}\n</style></head>\n<body><h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
     )
 

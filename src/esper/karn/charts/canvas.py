@@ -92,7 +92,7 @@ class Canvas:
 
     def head(self, title: str, series: Sequence[Series], kind: Kind) -> float:
         """Title and legend; returns where the drawing may begin. One series alone needs no legend."""
-        self.text(LEFT, 20, short(title, 74), fontsize=TITLE_SIZE, fontweight="bold", color=paint("ink"))
+        self.text(LEFT, 20, short(title, 66), fontsize=TITLE_SIZE, fontweight="bold", color=paint("ink"))
         entries = [(number, each) for number, each in enumerate(series) if each.name]
         return 36 if len(series) == 1 else self.legend([(short(each.name, 60), kind, number, each) for number, each in entries])
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 SHOWN = 600
 """Points of a line that a screen can tell apart; of a longer one, the least and the largest of each stretch are drawn."""
-TOLD = 300
+TOLD = 150
 """Points of a series up to which each shows its figures under the pointer."""
 LANE = 18
 """Height of a lane."""
@@ -222,7 +222,7 @@ def lanes(rows: Sequence[Lane], *, title: str, x_label: str, end: float, note: s
                     axes.text(span.start + 4 / unit, row, clean(span.label), **style)
             axes.plot(lane.ends, [row] * len(lane.ends), "x", color=paint("ink"), markersize=6, markeredgewidth=1.5, clip_on=False)
         if note:
-            canvas.text(left, canvas.height - 8, note)
+            canvas.text(left, top + LANE * len(rows) + 54, note)
 
     return Chart(title=title, draw=draw, height=height)
 

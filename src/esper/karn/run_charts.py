@@ -1,0 +1,357 @@
+"""What a recorded run looks like: a chart for each question, by name. Report, pictures and notebooks all take them from here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import nan
+from typing import Any
+
+from esper.karn import views
+from esper.karn.charts import Chart, Lane, Series, Span, bars, fan, lanes, layers, lines, points
+from esper.karn.charts.style import STAGES
+from esper.karn.record import Record
+from esper.karn.views.hosts import course_of, courses, grown, host_rows, latest_play, started, twins
+from esper.karn.views.overview import method_of
+from esper.leyline.actions import Op
+
+FEW = 6
+"""Hosts that are drawn one by one; more are drawn as quantiles."""
+LANES = 40
+"""Lanes that a chart of lives has room for."""
+ARMS = 12
+"""Bars of arms that a chart has room for, the best ones."""
+POINTS = "points"
+FAN = "median, middle half, middle 80 %"
+SIZE = "parameters, times the bare host's"
+BY_EPOCH = ("run", "gardener")
+"""Kinds of run that are about hosts from epoch to epoch."""
+
+
+# Hosts
+
+
+def accuracy(record: Record) -> Chart | None:
+    """Val accuracy by epoch beside the control's; of a policy that learns, by round; of one that imitates, how often it agrees."""
+    method = method_of(record)
+    if method == "learn":
+        return _played(record)
+    if method in ("bc", "iql"):
+        shown = {"accuracy/op": "op", "accuracy/decision": "whole decision", "accuracy/acts": "where it acted", "waiting": "always waiting"}
+        shares = {f"held_out/{name}": word for name, word in shown.items()}
+        return _by_round(record, "Agreement on held-out episodes", "share of decisions", shares, x_label="pass")
+    if method == "headroom":
+        played = [row for row in record.rows("plans_played") if row["best"]]
+        course = Series("best", [row["episodes"] for row in played], [_number(row["score"]) for row in played])
+        return lines([course], title="Score of the best plan so far", x_label="episodes", y_label=POINTS) if played else None
+    if method not in BY_EPOCH:
+        return None
+    words = {"title": "Val accuracy by epoch", "x_label": "epoch", "y_label": POINTS}
+    mine, beside = grown(record), twins(record)
+    if len(mine) > FEW:
+        found, control = views.distribution(record), _medians(record, [beside[number] for number in mine if number in beside])
+        if not found["epochs"]:
+            return None
+        quantiles = {name: [_number(value) for value in values] for name, values in found["quantiles"].items()}
+        words["title"] = f"Val accuracy of {len(mine)} hosts: {FAN}"
+        return fan(found["epochs"], quantiles, [control] if control.y else [], **words)
+    series = []
+    for place, number in enumerate(mine):
+        course = views.host(record, number)["curve"]
+        series.append(Series(f"host {number}", course["epochs"], _numbers(course["val"]), colour=place, dash=0))
+        if any(value is not None for value in course["control"]):
+            series.append(Series(f"control of {number}", course["epochs"], _numbers(course["control"]), colour=place, dash=2))
+    return lines(series, **words, whole_x=True) if any(each.y for each in series) else None
+
+
+def growth(record: Record) -> Chart | None:
+    """How much larger hosts become: by epoch, or by round where a policy learns."""
+    if method_of(record) == "learn":
+        return _by_round(record, "Size of the networks that were grown", SIZE, {"rollout/growth": "size"})
+    if method_of(record) not in BY_EPOCH:
+        return None
+    mine = grown(record)
+    sizes = {number: _multiples(record, number) for number in mine}
+    if len(mine) > FEW:
+        epochs = sorted({epoch for size in sizes.values() for epoch in size})
+        by_epoch = [[size[epoch] for size in sizes.values() if epoch in size] for epoch in epochs]
+        ends = {name: [_quantile(values, share) for values in by_epoch] for name, share in QUANTILES.items()}
+        return fan(epochs, ends, title=f"Size of {len(mine)} hosts: {FAN}", x_label="epoch", y_label=SIZE) if epochs else None
+    series = [Series(f"host {number}", list(size), list(size.values()), dash=0) for number, size in sizes.items()]
+    return lines(series, title="Size by epoch", x_label="epoch", y_label=SIZE, whole_x=True) if any(each.y for each in series) else None
+
+
+def accuracy_against_parameters(*records: Record) -> Chart | None:
+    """What accuracy costs in parameters: every host beside its control, or every arm. Several runs are drawn in one chart."""
+    return _against(records, "parameters", "growth")
+
+
+def accuracy_against_operations(*records: Record) -> Chart | None:
+    """The same in operations."""
+    return _against(records, "operations", "operations")
+
+
+def lives(record: Record) -> Chart | None:
+    """Swim lanes: the seeds of every slot of every host, from birth to what became of them. Of a policy that learns, the last round's."""
+    every = views.lives(record)
+    rounds = {number: row["round"] for number, row in started(record).items() if number in set(grown(record))}
+    latest = max((rounds[life["host"]] for life in every if life["host"] in rounds), default=0)
+    by_slot: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for life in every:
+        if rounds.get(life["host"]) == latest:
+            by_slot.setdefault((life["host"], life["slot"]), []).append(life)
+    if not by_slot:
+        return None
+    order = {(host, slot): place for host in rounds for place, slot in enumerate(started(record)[host]["slots"])}
+    shown = sorted(by_slot, key=lambda key: (key[0], order[key]))
+    ends = {row["number"]: row["epoch"] for row in host_rows(record)}
+    rows = [_lane(host, slot, by_slot[host, slot], ends[host]) for host, slot in shown[:LANES]]
+    more = f"and {len(shown) - LANES} slots more, of {len({host for host, _ in shown})} hosts" if len(shown) > LANES else ""
+    title = "Lives of the seeds" + (f" in round {latest}" if latest else "")
+    return lanes(rows, title=title, x_label="epoch", end=max(ends[host] for host, _ in shown[:LANES]), note=more)
+
+
+def blueprints(record: Record) -> Chart | None:
+    """What became of the seeds of each blueprint."""
+    found = views.blueprints(record)
+    colours = {"fossilized": 2, "pruned": 6, "unfinished": 3}
+    series = [Series(name, range(len(found)), [row[name] for row in found], colour=colour) for name, colour in colours.items()]
+    return bars([row["blueprint"] for row in found], series, title="Seeds by blueprint", y_label="seeds") if found else None
+
+
+# Decisions and learning
+
+
+def actions(record: Record) -> Chart | None:
+    """What is done over time, waiting left out: by round where a policy learns, else by epoch."""
+    found = views.actions(record)
+    by, x = ("by_round", "rounds") if found["by_round"]["rounds"] else ("by_epoch", "epochs")
+    at = found[by][x]
+    acts = [Series(_words(op.name), at, _numbers(found[by][op.name])) for op in Op if op is not Op.WAIT and found[by][op.name]]
+    if not at or not acts:
+        return None
+    of = "" if by == "by_round" else f", of {found['hosts']} hosts"
+    return layers(acts, title=f"Acts by {x[:-1]}{of}; waiting is left out", x_label=x[:-1], y_label="decisions")
+
+
+def entropies(record: Record) -> Chart | None:
+    """How open the decisions of each head are, where it mattered and had a choice."""
+    found = views.entropies(record)
+    series = [Series(_words(head), found["rounds"], _numbers(values)) for head, values in found["heads"].items()]
+    words = {"title": "Conditional entropy of each head", "x_label": "round", "y_label": "0 settled, 1 open"}
+    return lines(series, **words, whole_x=True) if series else None
+
+
+def rewards(record: Record) -> Chart | None:
+    """What is earned, by component, and in all."""
+    found = views.rewards(record)
+    if not found["at"]:
+        return None
+    series = [Series(_words(name), found["at"], _numbers(values)) for name, values in found["components"].items()]
+    total = Series("in all", found["at"], _numbers(found["total"]))
+    title = "Rewards of an episode by component" if found["x"] == "round" else "Rewards of a decision by component"
+    return layers(series, title=title, x_label=found["x"], y_label="reward", total=total) if series else None
+
+
+def calibration(record: Record) -> Chart | None:
+    """Whether the critic's values come true: means of tenths of the decisions, which lie on the diagonal where it is right."""
+    found = views.calibration(record)
+    if found is None:
+        return None
+    values, returns = [each[0] for each in found["curve"]], [each[1] for each in found["curve"]]
+    title = f"Values and the returns that followed, of {found['steps']} decisions in round {found['round']}"
+    series = Series("tenths of the decisions", values, returns)
+    return points([series], title=title, x_label="value", y_label="return that followed", diagonal=True)
+
+
+def returns(record: Record) -> Chart | None:
+    """Return of an episode by round."""
+    shown = {"rollout/ep_rew_mean": "return"}
+    return _by_round(record, "Return of an episode", "reward", shown)
+
+
+def critic(record: Record) -> Chart | None:
+    """How much of the returns the critic explains, before and after each update, and how much a regression would."""
+    names = {"": "before the update", "_after": "after it", "_ceiling": "a regression on what is seen"}
+    shown = {f"train/explained_variance{suffix}": word for suffix, word in names.items()}
+    return _by_round(record, "Explained variance of the returns", "1 all, 0 none", shown)
+
+
+def updates(record: Record) -> Chart | None:
+    """How far each update moved the policy."""
+    shown = {"train/kl": "KL divergence", "train/approx_kl": "as estimated from actions", "train/clip_fraction": "clip fraction"}
+    return _by_round(record, "How far each update moved the policy", "KL in nats; share of steps", shown)
+
+
+# Arms
+
+
+def arms(record: Record) -> Chart | None:
+    """The score of every arm, point, plan or trial."""
+    found = [row for row in views.arms(record) if row["score"] is not None]
+    best = sorted(found, key=lambda row: -row["score"])[:ARMS]
+    shown = [row for row in found if row in best]
+    title = "Score" + (f" of the best {ARMS} of {len(found)}" if len(found) > ARMS else "")
+    series = Series("score", range(len(shown)), [row["score"] for row in shown])
+    return bars([row["arm"] for row in shown], [series], title=title, y_label="accuracy minus rent") if shown else None
+
+
+def differences(record: Record) -> Chart | None:
+    """What is set against what, host by host, with intervals."""
+    found = [row for row in views.arms(record) if row["difference"] is not None]
+    shown = sorted(found, key=lambda row: -row["score"])[:ARMS] if len(found) > ARMS else found
+    if not shown:
+        return None
+    low, high = ([_number(row["difference"][end]) for row in shown] for end in ("low", "high"))
+    series = Series("difference", range(len(shown)), [_number(row["difference"]["mean"]) for row in shown], low, high)
+    title = f"Score: {shown[0]['difference_of']}, with 95 % interval"
+    return bars([row["arm"] for row in shown], [series], title=title, y_label=POINTS)
+
+
+CHARTS: dict[str, Callable[[Record], Chart | None]] = {
+    "accuracy": accuracy,
+    "growth": growth,
+    "accuracy_against_parameters": accuracy_against_parameters,
+    "accuracy_against_operations": accuracy_against_operations,
+    "arms": arms,
+    "differences": differences,
+    "lives": lives,
+    "blueprints": blueprints,
+    "actions": actions,
+    "entropies": entropies,
+    "rewards": rewards,
+    "calibration": calibration,
+    "returns": returns,
+    "critic": critic,
+    "updates": updates,
+}
+"""Every chart by its name; None for a run that has nothing of the kind."""
+
+
+# What they share
+
+QUANTILES = {"10": 0.1, "25": 0.25, "50": 0.5, "75": 0.75, "90": 0.9}
+
+
+def _against(records: Sequence[Record], cost: str, of_arm: str) -> Chart | None:
+    several = len(records) > 1
+    series: list[Series] = []
+    relative, split = False, "val"
+    for record in records:
+        prefix = f"{record.path.resolve().name}: " if several else ""
+        if found := [row for row in views.arms(record) if row[of_arm] is not None and row["accuracy"] is not None]:
+            relative, split = relative or cost == "parameters", "test" if method_of(record) == "compare" else split
+            series += _arm_points(found, of_arm, prefix)
+        else:
+            series += _host_points(record, cost, prefix)
+            split = "test" if _split(record) == "test_accuracy" else split
+    if not series:
+        return None
+    label = (SIZE if relative else "parameters of the harvested network") if cost == "parameters" else "operations spent on a host"
+    title = f"Accuracy against {cost}"
+    return points(series, title=title, x_label=label, y_label=f"{split} accuracy, points", log_x=True)
+
+
+def _arm_points(found: Sequence[Mapping[str, Any]], cost: str, prefix: str) -> list[Series]:
+    """A point for each arm: as a series of its own where they are few, else with the names of the best beside them."""
+    if len(found) <= FEW + 1:
+        return [Series(f"{prefix}{row['arm']}", [row[cost]], [row["accuracy"]]) for row in found]
+    best = sorted(row["score"] for row in found)[-4:]
+    labels = [row["arm"] if row["score"] in best else "" for row in found]
+    return [Series(f"{prefix}all", [row[cost] for row in found], [row["accuracy"] for row in found], labels=labels)]
+
+
+def _host_points(record: Record, cost: str, prefix: str) -> list[Series]:
+    """Every host that has ended, and its control."""
+    split, mine = _split(record), set(grown(record))
+    series = []
+    for name, wanted in (("hosts", mine), ("controls", {twin for host, twin in twins(record).items() if host in mine})):
+        rows = [row for row in host_rows(record) if row["number"] in wanted and row["ended"] and row[split] is not None]
+        if rows:
+            series.append(Series(f"{prefix}{name}", [row[cost] for row in rows], [row[split] for row in rows]))
+    return series
+
+
+def _split(record: Record) -> str:
+    """The accuracy that hosts of a run are judged by: on test where that split was touched."""
+    ended = [row for row in host_rows(record) if row["ended"]]
+    return "test_accuracy" if ended and all(row["test_accuracy"] is not None for row in ended) else "val_accuracy"
+
+
+def _played(record: Record) -> Chart | None:
+    """Val accuracy of the hosts of each round in which a policy learns, and of their controls."""
+    found = views.rounds(record)
+    val, ahead = (_numbers(found["metrics"].get(f"rollout/{name}", ())) for name in ("accuracy", "against_control"))
+    series = [Series("val accuracy", found["rounds"], val)] if val else []
+    if ahead:
+        series.append(Series("of the same hosts without growth", found["rounds"], [mine - more for mine, more in zip(val, ahead, strict=True)]))
+    words = {"title": "Val accuracy of the hosts of each round", "x_label": "round", "y_label": POINTS}
+    return lines(series, **words, whole_x=True) if series else None
+
+
+def _by_round(record: Record, title: str, y_label: str, shown: Mapping[str, str], x_label: str = "round") -> Chart | None:
+    """Figures of the rounds in which a policy learns, by their names."""
+    found = views.rounds(record)
+    series = [Series(word, found["rounds"], _numbers(found["metrics"][name])) for name, word in shown.items() if name in found["metrics"]]
+    return lines(series, title=title, x_label=x_label, y_label=y_label, whole_x=True) if series else None
+
+
+def _lane(host: int, slot: str, seeds: Sequence[Mapping[str, Any]], end: int) -> Lane:
+    spans, ends = [], []
+    for seed in seeds:
+        last = end if seed["ended"] is None else seed["ended"]
+        stages = seed["stages"] or [[seed["born"], "LIVED"]]
+        if not seed["stages"] and seed["outcome"] == "fossilized":
+            stages.append([last, "FOSSILIZED"])
+        closing = end if seed["outcome"] == "fossilized" else last
+        brought = "" if seed["contribution"] is None else f", {seed['contribution']:+.2f} points"
+        longest = max(_lengths(stages, closing), default=0)
+        for (epoch, stage), wide in zip(stages, _lengths(stages, closing), strict=True):
+            if stage not in STAGES or stage == "PRUNED" or wide <= 0:
+                continue
+            about = f"host {host}, {slot}: {seed['blueprint']}, {stage.lower()} from epoch {epoch} to {epoch + wide}; {seed['outcome']}{brought}"
+            label = seed["blueprint"] if wide == longest else ""
+            spans.append(Span(start=epoch, end=epoch + wide, stage=stage, label=label, about=about))
+        if seed["outcome"] == "pruned":
+            ends.append(last)
+    return Lane(name=f"host {host} · {slot}", spans=spans, ends=ends)
+
+
+def _lengths(stages: Sequence[Sequence[Any]], closing: int) -> list[int]:
+    """Epochs that each stage lasted."""
+    return [after - before for before, after in zip([epoch for epoch, _ in stages], [*(epoch for epoch, _ in stages[1:]), closing], strict=True)]
+
+
+def _medians(record: Record, numbers: Sequence[int]) -> Series:
+    """The median course of some hosts of the latest play."""
+    known = [courses(record)[number].val for number in numbers if number in courses(record) and number in latest_play(record)]
+    epochs = sorted({epoch for course in known for epoch in course})
+    values = [[value for course in known if (value := course.get(epoch)) is not None] for epoch in epochs]
+    return Series("control, median", epochs, [_quantile(each, 0.5) for each in values])
+
+
+def _multiples(record: Record, number: int) -> dict[int, float]:
+    """A host's parameters by epoch, as multiples of those it began with."""
+    bare = started(record)[number]["parameters"]
+    return {epoch: parameters / bare for epoch, parameters in sorted(course_of(record, number).parameters.items())}
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    """Between the two values nearest to that share of the way from the least to the largest; NaN of nothing."""
+    if not values:
+        return nan
+    ordered, place = sorted(values), share * (len(values) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def _numbers(values: Sequence[float | None]) -> list[float]:
+    return [_number(value) for value in values]
+
+
+def _number(value: float | None) -> float:
+    return nan if value is None else value
+
+
+def _words(name: str) -> str:
+    return name.lower().replace("_", " ")
