@@ -211,7 +211,7 @@ def _front(summary: Summary, cost: str) -> Chart:
     series = []
     for name, arm in summary["comparison"]["arms"].items():
         found = arm["test_accuracy"]
-        ends = {} if found["low"] is None else {"low": [found["low"]], "high": [found["high"]]}
+        ends: dict[str, Any] = {} if found["low"] is None else {"low": [found["low"]], "high": [found["high"]]}
         series.append(Series(name, [arm[cost]], [found["mean"]], **ends))
     words = {"parameters": "parameters of the harvested network", "operations": "training operations of a host"}
     return points(series, title=f"Accuracy against {cost}", x_label=words[cost], y_label="test accuracy, points", log_x=True)

@@ -20,6 +20,8 @@ LANES = 40
 """Lanes that a chart of lives has room for."""
 ARMS = 12
 """Bars of arms that a chart has room for, the best ones."""
+NAMED = 4
+"""Arms whose names stand beside their points, the best ones, where there are too many for all."""
 POINTS = "points"
 FAN = "median, middle half, middle 80 %"
 SIZE = "parameters, times the bare host's"
@@ -45,7 +47,7 @@ def accuracy(record: Record) -> Chart | None:
         return lines([course], title="Score of the best plan so far", x_label="episodes", y_label=POINTS) if played else None
     if method not in BY_EPOCH:
         return None
-    words = {"title": "Val accuracy by epoch", "x_label": "epoch", "y_label": POINTS}
+    words: dict[str, Any] = {"title": "Val accuracy by epoch", "x_label": "epoch", "y_label": POINTS}
     mine, beside = grown(record), twins(record)
     if len(mine) > FEW:
         found, control = views.distribution(record), _medians(record, [beside[number] for number in mine if number in beside])
@@ -82,12 +84,12 @@ def growth(record: Record) -> Chart | None:
 
 def accuracy_against_parameters(*records: Record) -> Chart | None:
     """What accuracy costs in parameters: every host beside its control, or every arm. Several runs are drawn in one chart."""
-    return _against(records, "parameters", "growth")
+    return _against(records, "parameters")
 
 
 def accuracy_against_operations(*records: Record) -> Chart | None:
     """The same in operations."""
-    return _against(records, "operations", "operations")
+    return _against(records, "operations")
 
 
 def lives(record: Record) -> Chart | None:
@@ -137,7 +139,7 @@ def entropies(record: Record) -> Chart | None:
     """How open the decisions of each head are, where it mattered and had a choice."""
     found = views.entropies(record)
     series = [Series(_words(head), found["rounds"], _numbers(values)) for head, values in found["heads"].items()]
-    words = {"title": "Conditional entropy of each head", "x_label": "round", "y_label": "0 settled, 1 open"}
+    words: dict[str, Any] = {"title": "Conditional entropy of each head", "x_label": "round", "y_label": "0 settled, 1 open"}
     return lines(series, **words, whole_x=True) if series else None
 
 
@@ -232,49 +234,53 @@ CHARTS: dict[str, Callable[[Record], Chart | None]] = {
 QUANTILES = {"10": 0.1, "25": 0.25, "50": 0.5, "75": 0.75, "90": 0.9}
 
 
-def _against(records: Sequence[Record], cost: str, of_arm: str) -> Chart | None:
-    several = len(records) > 1
+def _against(records: Sequence[Record], cost: str) -> Chart | None:
+    """Accuracy against a cost: parameters or operations."""
+    armed = [bool(views.arms(record)) for record in records]
+    # Arms have no size of their own, only multiples, and so has whatever is drawn beside them.
+    relative = cost == "parameters" and (any(armed) or len(records) > 1)
     series: list[Series] = []
-    relative, split = False, "val"
-    for record in records:
-        prefix = f"{record.path.resolve().name}: " if several else ""
-        if found := [row for row in views.arms(record) if row[of_arm] is not None and row["accuracy"] is not None]:
-            relative, split = relative or cost == "parameters", "test" if method_of(record) == "compare" else split
-            series += _arm_points(found, of_arm, prefix)
+    for record, has_arms in zip(records, armed, strict=True):
+        prefix = f"{record.path.resolve().name}: " if len(records) > 1 else ""
+        if has_arms:
+            series += _arm_points(views.arms(record), "growth" if relative else cost, prefix)
         else:
-            series += _host_points(record, cost, prefix)
-            split = "test" if _split(record) == "test_accuracy" else split
+            series += _host_points(record, "parameters_x" if relative else cost, prefix)
     if not series:
         return None
-    label = (SIZE if relative else "parameters of the harvested network") if cost == "parameters" else "operations spent on a host"
-    title = f"Accuracy against {cost}"
-    return points(series, title=title, x_label=label, y_label=f"{split} accuracy, points", log_x=True)
+    label = "operations spent on a host" if cost == "operations" else SIZE if relative else "parameters of the harvested network"
+    splits = {_split(record, has_arms) for record, has_arms in zip(records, armed, strict=True)}
+    accuracy = f"{splits.pop()} accuracy" if len(splits) == 1 else "accuracy"
+    return points(series, title=f"Accuracy against {cost}", x_label=label, y_label=f"{accuracy}, points", log_x=True)
 
 
 def _arm_points(found: Sequence[Mapping[str, Any]], cost: str, prefix: str) -> list[Series]:
     """A point for each arm: as a series of its own where they are few, else with the names of the best beside them."""
-    if len(found) <= FEW + 1:
-        return [Series(f"{prefix}{row['arm']}", [row[cost]], [row["accuracy"]]) for row in found]
-    best = sorted(row["score"] for row in found)[-4:]
-    labels = [row["arm"] if row["score"] in best else "" for row in found]
-    return [Series(f"{prefix}all", [row[cost] for row in found], [row["accuracy"] for row in found], labels=labels)]
+    shown = [row for row in found if row[cost] is not None and row["accuracy"] is not None]
+    if len(shown) <= FEW + 1:
+        return [Series(f"{prefix}{row['arm']}", [row[cost]], [row["accuracy"]]) for row in shown]
+    best = sorted(row["score"] for row in shown)[-NAMED:]
+    labels = [row["arm"] if row["score"] in best else "" for row in shown]
+    return [Series(f"{prefix}all", [row[cost] for row in shown], [row["accuracy"] for row in shown], labels=labels)]
 
 
 def _host_points(record: Record, cost: str, prefix: str) -> list[Series]:
     """Every host that has ended, and its control."""
-    split, mine = _split(record), set(grown(record))
+    accuracy, mine = f"{_split(record)}_accuracy", set(grown(record))
     series = []
     for name, wanted in (("hosts", mine), ("controls", {twin for host, twin in twins(record).items() if host in mine})):
-        rows = [row for row in host_rows(record) if row["number"] in wanted and row["ended"] and row[split] is not None]
+        rows = [row for row in host_rows(record) if row["number"] in wanted and row["ended"] and row[accuracy] is not None]
         if rows:
-            series.append(Series(f"{prefix}{name}", [row[cost] for row in rows], [row[split] for row in rows]))
+            series.append(Series(f"{prefix}{name}", [row[cost] for row in rows], [row[accuracy] for row in rows]))
     return series
 
 
-def _split(record: Record) -> str:
-    """The accuracy that hosts of a run are judged by: on test where that split was touched."""
+def _split(record: Record, has_arms: bool = False) -> str:
+    """The split that accuracies of a run are on: test where hosts were measured on it; of arms, in a comparison alone."""
+    if has_arms:
+        return "test" if method_of(record) == "compare" else "val"
     ended = [row for row in host_rows(record) if row["ended"]]
-    return "test_accuracy" if ended and all(row["test_accuracy"] is not None for row in ended) else "val_accuracy"
+    return "test" if ended and all(row["test_accuracy"] is not None for row in ended) else "val"
 
 
 def _played(record: Record) -> Chart | None:
@@ -283,8 +289,10 @@ def _played(record: Record) -> Chart | None:
     val, ahead = (_numbers(found["metrics"].get(f"rollout/{name}", ())) for name in ("accuracy", "against_control"))
     series = [Series("val accuracy", found["rounds"], val)] if val else []
     if ahead:
-        series.append(Series("of the same hosts without growth", found["rounds"], [mine - more for mine, more in zip(val, ahead, strict=True)]))
-    words = {"title": "Val accuracy of the hosts of each round", "x_label": "round", "y_label": POINTS}
+        series.append(
+            Series("of the same hosts without growth", found["rounds"], [mine - more for mine, more in zip(val, ahead, strict=True)])
+        )
+    words: dict[str, Any] = {"title": "Val accuracy of the hosts of each round", "x_label": "round", "y_label": POINTS}
     return lines(series, **words, whole_x=True) if series else None
 
 
@@ -308,7 +316,8 @@ def _lane(host: int, slot: str, seeds: Sequence[Mapping[str, Any]], end: int) ->
         for (epoch, stage), wide in zip(stages, _lengths(stages, closing), strict=True):
             if stage not in STAGES or stage == "PRUNED" or wide <= 0:
                 continue
-            about = f"host {host}, {slot}: {seed['blueprint']}, {stage.lower()} from epoch {epoch} to {epoch + wide}; {seed['outcome']}{brought}"
+            when = f"{stage.lower()} from epoch {epoch} to {epoch + wide}"
+            about = f"host {host}, {slot}: {seed['blueprint']}, {when}; {seed['outcome']}{brought}"
             label = seed["blueprint"] if wide == longest else ""
             spans.append(Span(start=epoch, end=epoch + wide, stage=stage, label=label, about=about))
         if seed["outcome"] == "pruned":
@@ -318,7 +327,9 @@ def _lane(host: int, slot: str, seeds: Sequence[Mapping[str, Any]], end: int) ->
 
 def _lengths(stages: Sequence[Sequence[Any]], closing: int) -> list[int]:
     """Epochs that each stage lasted."""
-    return [after - before for before, after in zip([epoch for epoch, _ in stages], [*(epoch for epoch, _ in stages[1:]), closing], strict=True)]
+    return [
+        after - before for before, after in zip([epoch for epoch, _ in stages], [*(epoch for epoch, _ in stages[1:]), closing], strict=True)
+    ]
 
 
 def _medians(record: Record, numbers: Sequence[int]) -> Series:

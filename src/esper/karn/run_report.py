@@ -19,7 +19,6 @@ from esper.karn.record import Record
 from esper.karn.run_charts import CHARTS, accuracy_against_operations, accuracy_against_parameters
 from esper.karn.views.hosts import host_rows
 from esper.leyline.config import to_mapping
-from esper.leyline.errors import ConfigError
 from esper.simic.runs.configs import CONFIGS
 from esper.simic.runs.resuming import resume_command
 from esper.simic.statistics import bounds
@@ -47,9 +46,12 @@ CHARTED: dict[str, tuple[str, tuple[str, ...]]] = {
         "Each lane is a slot: what grew in it, from birth until it was fossilised (kept for good) or pruned (a cross).",
         ("lives", "blueprints"),
     ),
-    "Decisions": ("What is decided, and how open the decisions are where there is a choice.", ("actions", "entropies")),
-    "Rewards": ("What decisions earn, and whether the critic's values come true: on the dotted line they do.", ("rewards", "calibration")),
-    "Learning": ("Whether the policy gets better, its critic predicts anything, and no update goes too far.", ("returns", "critic", "updates")),
+    "Decisions": ("What is decided over time, and what it earns.", ("actions", "rewards")),
+    "Learning": (
+        "Whether the policy gets better, how open its decisions are where there is a choice, whether its critic's values come true (on the "
+        "dotted line they do), and whether an update goes too far.",
+        ("returns", "entropies", "calibration", "critic", "updates"),
+    ),
 }
 """Sections with charts: what they are about, and the names of the charts. Costs have one chart for all runs."""
 
@@ -81,7 +83,7 @@ def report_page(records: Sequence[Record]) -> str:
     for title, make in (("Hosts", _hosts), ("Remarks", _notes)):
         if shown := make(found):
             sections.append(Section(title, shown))
-    return page(f"Report: {', '.join(subject.name for subject in found)}", sections)
+    return page(f"Report: {', '.join(subject.name for subject in found)}", sections, wide=len(found) > 1)
 
 
 def subjects(records: Sequence[Record]) -> list[Subject]:
@@ -220,7 +222,8 @@ def _headline(found: Sequence[Subject]) -> str:
 
 
 def _card(figure: Mapping[str, Any]) -> str:
-    return f'<div class="figure">{escape(figure["label"])}<b>{_value(figure)}</b>{_interval(figure)}<small>{escape(figure["note"])}</small></div>'
+    label, note = escape(figure["label"]), escape(figure["note"])
+    return f'<div class="figure">{label}<b>{_value(figure)}</b>{_interval(figure)}<small>{note}</small></div>'
 
 
 def _figure(figure: Mapping[str, Any]) -> str:
@@ -301,8 +304,13 @@ def _hosts(found: Sequence[Subject]) -> str:
     for subject in found:
         hosts = [row for row in host_rows(subject.record) if row["twin_of"] is None]
         total += len(hosts)
-        for host in hosts[:SHOWN_HOSTS]:
-            row: dict[str, Cell] = {"host": host["number"], "seed": host["seed"], "controller": host["controller"], "round": host["round"]}
+        for host in hosts[: SHOWN_HOSTS // len(found)]:
+            row: dict[str, Cell] = {
+                "host": host["number"],
+                "seed": str(host["seed"]),
+                "controller": host["controller"],
+                "round": host["round"],
+            }
             row |= {"arm": host["arm"], "epochs": host["epoch"], "val": host["val_accuracy"], "test": host["test_accuracy"]}
             row |= {"control, val": host["control_accuracy"], "size x": host["parameters_x"], "germinated": host["germinated"]}
             row |= {"fossils": host["fossils"], "pruned": host["pruned"], "reward": host["reward"]}
@@ -347,21 +355,3 @@ def _plural(unit: str) -> str:
 
 def _flag(text: str) -> str:
     return f'<p class="flag">{escape(text)}</p>'
-
-
-def is_report(content: bytes) -> bool:
-    """Whether a file begins as a page of ours does."""
-    from esper.karn.page import GENERATOR
-
-    return GENERATOR.encode() in content[:4096]
-
-
-def refuse_foreign(path: Path) -> None:
-    """Raise ConfigError for a file that is there and is no page of ours."""
-    try:
-        with path.open("rb") as file:
-            begins = file.read(4096)
-    except OSError:
-        return
-    if begins and not is_report(begins):
-        raise ConfigError(f"{path} is there and is not a page of Esper; choose another file with --html, or remove it first")
