@@ -97,7 +97,8 @@ def _page(records: Sequence[Record]) -> bytes:
 
 def _write_plots(records: Sequence[Record], folder: Path) -> int:
     """Every chart of every run as a picture; how many there are."""
-    from esper.karn.run_report import run_charts, subjects
+    from esper.karn.run_charts import charts_of
+    from esper.karn.run_facts import subjects
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -105,7 +106,7 @@ def _write_plots(records: Sequence[Record], folder: Path) -> int:
         raise RunError(f"no folder for plots can be made at {folder}: {error.strerror}") from error
     written = 0
     for number, subject in enumerate(subjects(records), start=1):
-        for name, chart in run_charts(subject.record).items():
+        for name, chart in charts_of(subject.record).items():
             chart.png(folder / (f"{number}-{name}.png" if len(records) > 1 else f"{name}.png"))
             written += 1
     return written

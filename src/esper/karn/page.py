@@ -48,7 +48,8 @@ def page(title: str, sections: Sequence[Section], *, wide: bool = False) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width,initial-scale=1">\n{GENERATOR}\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none';style-src 'unsafe-inline'\">\n"
-        f"<title>{escape(title)}</title>\n<style>\n{STYLE}\n{LOOK}\n</style></head>\n<body{' class="wide"' if wide else ''}><h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
+        f"<title>{escape(title)}</title>\n<style>\n{STYLE}\n{LOOK}\n</style></head>\n"
+        f"<body{' class=wide' if wide else ''}><h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
     )
 
 
