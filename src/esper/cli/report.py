@@ -92,7 +92,7 @@ def refuse_foreign(path: Path) -> None:
 def _page(records: Sequence[Record]) -> bytes:
     from esper.karn.run_report import report_page
 
-    return report_page(records).encode()
+    return report_page(records).encode(errors="replace")  # a name may hold half a letter
 
 
 def _write_plots(records: Sequence[Record], folder: Path) -> int:

@@ -130,15 +130,23 @@ def _machine(machine: Mapping[str, Any]) -> list[str]:
 
 
 def changed_settings(record: Record) -> list[tuple[str, str, str]]:
-    """The settings of a run that are not the default, each with the default; all of them where no default is known."""
-    kind = record.config.get("kind")
-    known = CONFIGS.get(kind) if isinstance(kind, str) else None
-    usual = dict(_flat(to_mapping(known()))) if known is not None else {}
+    """The settings of a run that are not the default, each with the default; those too of which no default is known."""
+    usual = _defaults(record.config)
     found = []
     for key, value in _flat(record.config):
-        if key != "kind" and (key not in usual or usual[key] != value):
+        if key.split(".")[-1] != "kind" and (key not in usual or usual[key] != value):
             found.append((key, _shown(value), _shown(usual[key]) if key in usual else ""))
     return found
+
+
+def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the settings of such a run are by themselves, by their dotted names; a sweep is judged by the method that it sweeps."""
+    kind = config.get("kind")
+    if kind == "sweep":
+        return {
+            f"{table}.{key}": value for table in ("run", "learn") if table in config for key, value in _flat(to_mapping(CONFIGS[table]()))
+        }
+    return dict(_flat(to_mapping(CONFIGS[kind]()))) if isinstance(kind, str) and kind in CONFIGS else {}
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

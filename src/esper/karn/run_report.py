@@ -57,6 +57,8 @@ def report_page(records: Sequence[Record]) -> str:
     for title, make in (("Hosts", _hosts), ("Remarks", _notes)):
         if shown := make(found):
             sections.append(Section(title, shown))
+    for record in records:
+        record.check()  # a damaged line shows when it is read
     return page(f"Report: {', '.join(subject.name for subject in found)}", sections, wide=len(found) > 1)
 
 
