@@ -106,14 +106,12 @@ def _interval(figure: Mapping[str, Any]) -> str:
 
 
 def _charts(found: Sequence[Subject], names: Sequence[str]) -> str:
-    """Charts of these names: of one run beside each other; of several, each name in a row of its own."""
-    rows = []
-    for name in names:
-        drawn = [(subject, chart) for subject in found if (chart := CHARTS[name](subject.record)) is not None]
-        rows.append("".join(_captioned(found, subject, chart) for subject, chart in drawn))
-    if len(found) == 1:
-        rows = ["".join(rows)]
-    return "".join(f'<div class="charts">{row}</div>' for row in rows if row)
+    """Charts of these names: those of one run beside each other; of several, each name in a row of its own."""
+    drawn = [[(subject, chart) for subject in found if (chart := CHARTS[name](subject.record)) is not None] for name in names]
+    rows = [[_captioned(found, subject, chart) for subject, chart in row] for row in drawn]
+    if all(len(row) <= 1 for row in rows):
+        rows = [[each for row in rows for each in row]]
+    return "".join(f'<div class="charts">{"".join(row)}</div>' for row in rows if row)
 
 
 def _captioned(found: Sequence[Subject], subject: Subject, chart: Chart) -> str:
