@@ -53,7 +53,7 @@ def _row(run: RunInfo) -> dict[str, Any]:
     control = next((each for each in found["headline"] if each["label"] == "against the control"), None)
     progress = found["progress"]
     result = "" if first is None else f"{first['label']} {first['text']}" + (f" ({control['text']})" if control else "")
-    if first is not None and record.summary is not None and found["method"] == "run" and failures(record.summary):
+    if first is not None and "against_control" in (summary := record.summary or {}) and failures(summary):
         result += ", with hosts that came to nothing"
     return {
         **{name: found[name] for name in ("path", "status", "created", "method", "task", "command")},
