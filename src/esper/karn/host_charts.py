@@ -73,14 +73,14 @@ def growth(record: Record) -> Chart | None:
     return lines(series, title="Size by epoch", x_label="epoch", y_label=SIZE, whole_x=True) if any(each.y for each in series) else None
 
 
-def accuracy_against_parameters(*records: Record) -> Chart | None:
-    """What accuracy costs in parameters: every host beside its control, or every arm. Several runs are drawn in one chart."""
-    return _against(records, "parameters")
+def accuracy_against_parameters(*records: Record, names: Sequence[str] = ("",)) -> Chart | None:
+    """What accuracy costs in parameters: every host beside its control, or every arm. Several runs are drawn in one chart, by names."""
+    return _against(records, names, "parameters")
 
 
-def accuracy_against_operations(*records: Record) -> Chart | None:
+def accuracy_against_operations(*records: Record, names: Sequence[str] = ("",)) -> Chart | None:
     """The same in operations."""
-    return _against(records, "operations")
+    return _against(records, names, "operations")
 
 
 def lives(record: Record) -> Chart | None:
@@ -114,14 +114,14 @@ def blueprints(record: Record) -> Chart | None:
 # What they share
 
 
-def _against(records: Sequence[Record], cost: str) -> Chart | None:
+def _against(records: Sequence[Record], names: Sequence[str], cost: str) -> Chart | None:
     """Accuracy against a cost: parameters or operations."""
     armed = [bool(views.arms(record)) for record in records]
     # Arms have no size of their own, only multiples, and so has whatever is drawn beside them.
     relative = cost == "parameters" and (any(armed) or len(records) > 1)
     series: list[Series] = []
-    for record, has_arms in zip(records, armed, strict=True):
-        prefix = f"{record.path.resolve().name}: " if len(records) > 1 else ""
+    for record, has_arms, name in zip(records, armed, names, strict=True):
+        prefix = f"{name}: " if name else ""
         if has_arms:
             series += _arm_points(views.arms(record), "growth" if relative else cost, prefix)
         else:

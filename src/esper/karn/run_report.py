@@ -121,8 +121,9 @@ def _captioned(found: Sequence[Subject], subject: Subject, chart: Chart) -> str:
 
 
 def _costs(found: Sequence[Subject]) -> str:
-    records = [subject.record for subject in found]
-    drawn = [chart for make in (accuracy_against_parameters, accuracy_against_operations) if (chart := make(*records)) is not None]
+    records, names = [subject.record for subject in found], [subject.name if len(found) > 1 else "" for subject in found]
+    costs = (accuracy_against_parameters, accuracy_against_operations)
+    drawn = [chart for make in costs if (chart := make(*records, names=names)) is not None]
     return f'<div class="charts">{"".join(chart.svg() for chart in drawn)}</div>' if drawn else ""
 
 
