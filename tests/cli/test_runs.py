@@ -91,6 +91,8 @@ def test_a_damaged_summary_is_no_reason_to_hide_the_others(
 
 def test_a_run_that_taught_a_policy_shows_its_score(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(runs / "digits-fixed-001", tmp_path / "learned")
+    config = tmp_path / "learned" / "config.toml"
+    config.write_text(config.read_text().replace('kind = "run"', 'kind = "learn"'))
     figures: dict[str, Any] = {"examination": {"arms": {"policy": {"score": 91.234}}}}
     (tmp_path / "learned" / "summary.json").write_text(json.dumps(figures))
     main(["runs", str(tmp_path), "--json"])
