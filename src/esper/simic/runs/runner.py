@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from esper.leyline.config import replace_fields
-from esper.leyline.errors import CheckpointError, ConfigError, EsperError, Interrupted, RunError
+from esper.leyline.errors import CheckpointError, ConfigError, EsperError, Interrupted
 from esper.leyline.events import Note, RoundFinished, RunFinished
 from esper.leyline.files import remove_unfinished
 from esper.nissa import BEGINNING, Hub, JsonlSink, QueuedSink, Sink, find_sink, make_sink
