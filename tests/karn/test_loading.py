@@ -52,7 +52,6 @@ def test_every_view_is_a_data_frame(recorded_runs: Path) -> None:
 
 
 def test_it_is_drawn(recorded_runs: Path) -> None:
-    pytest.importorskip("esper.karn.run_charts")
     run = esper.load_run(recorded_runs / "learned")
     figure = run.plot("accuracy")
     assert isinstance(figure, Figure)

@@ -16,7 +16,7 @@ from esper.karn.event_index import column_of, without_words
 from esper.karn.query_tables import PLACE, TABLES, Table
 from esper.karn.record import Record
 from esper.leyline.codec import field_kinds
-from esper.leyline.errors import ConfigError, QueryError, nearest
+from esper.leyline.errors import ConfigError, EsperError, QueryError, nearest
 from esper.leyline.events import EVENT_TYPES
 
 if TYPE_CHECKING:
@@ -50,7 +50,15 @@ def ask(records: Mapping[str, Record], sql: str) -> Answer:
 
     Raises QueryError for what is no query or cannot be answered, EventError for a damaged record, ConfigError without DuckDB.
     """
-    duckdb = _duckdb()
+    found = _answer(_duckdb(), records, sql)
+    if isinstance(found, Answer):
+        return found
+    kind, sentence = found
+    raise kind(sentence)  # made here, so that no traceback keeps the database alive
+
+
+def _answer(duckdb: Any, records: Mapping[str, Record], sql: str) -> Answer | tuple[type[EsperError], str]:
+    """What a query gives, or what is wrong with it."""
     connection = duckdb.connect(":memory:", config=SETTINGS)
     wanted: set[str] = set()
     try:
@@ -62,7 +70,9 @@ def ask(records: Mapping[str, Record], sql: str) -> Answer:
         columns = _distinct([column[0] for column in found.description or ()])
         return Answer(columns, found.fetchall())
     except duckdb.Error as error:
-        raise QueryError(_sentence(str(error), wanted)) from error
+        return QueryError, _sentence(str(error), wanted)
+    except EsperError as error:
+        return type(error), str(error)
     finally:
         connection.close()
 
