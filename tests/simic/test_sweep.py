@@ -101,7 +101,7 @@ def test_a_sweep_that_crashes_within_points_and_between_them_ends_as_one_left_al
         resume(run)
     monkeypatch.setattr(ControllerRun, "run_round", played)
     with pytest.raises(Crash):
-        resume(run, sinks=[CrashAfter(3)])
+        resume(run, display=CrashAfter(3))
     resume(run)
     for place in (Path(), *(Path("points") / f"{number:03}" for number in range(1, 5))):
         left, crashed = outcome(swept[0] / place), outcome(run / place)

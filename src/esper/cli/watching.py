@@ -23,7 +23,8 @@ def asks_to_resume(argv: list[str]) -> bool:
 def add_watching(parser: Parser, *, rewards: bool = False) -> None:
     """Flags for what a person sees of a run, and what is recorded of it. rewards: what decisions earned among them."""
     parser.add_argument("--quiet", action="store_true", help="no progress: only remarks, on stderr, and the result")
-    parser.add_argument("--sinks", nargs="+", default=[], metavar="NAME", help="also send the events to these sinks of plug-ins")
+    trackers = "also send what happens to these trackers (tensorboard, wandb, mlflow) or sinks of plug-ins"
+    parser.add_argument("--track", nargs="+", action="extend", default=[], metavar="NAME", help=trackers)
     recorded = "how much is recorded in events.jsonl: off, minimal, normal or debug (default: normal)"
     parser.add_argument("--telemetry", dest="telemetry.level", default=argparse.SUPPRESS, metavar="LEVEL", help=recorded)
     parser.add_argument("--no-report", action="store_true", help="do not write report.html, the page about the run, at its end")
@@ -40,7 +41,7 @@ def watch(run: Callable[..., dict[str, Any]], arguments: argparse.Namespace) -> 
     gc.collect()
     gc.freeze()
     display = make_display(arguments.quiet, arguments.show_reward_components)
-    return run(sinks=[display, *arguments.sinks], progress=display.progress)
+    return run(sinks=list(dict.fromkeys(arguments.track)), display=display, progress=display.progress)
 
 
 def conclude(summary: dict[str, Any], arguments: argparse.Namespace) -> None:
