@@ -7,7 +7,7 @@ const SVG = "http://www.w3.org/2000/svg";
 /**
  * An HTML element.
  * @param {string} tag
- * @param {Object<string, *>} [attributes] `on…` are listeners, `class` and `data-…` as in HTML; null, undefined and false are left out
+ * @param {Object<string, *>} [attributes] `on…` are listeners, `style` an object, `class` and `data-…` as in HTML; null, undefined and false are left out
  * @param {...(Node|string|number|null|undefined|false|Array)} children
  */
 export function h(tag, attributes, ...children) {
@@ -22,7 +22,9 @@ export function s(tag, attributes, ...children) {
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes ?? {})) {
     if (value === null || value === undefined || value === false) continue;
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    // Styles are set by property: the page's policy refuses the attribute.
+    if (name === "style") for (const [property, set] of Object.entries(value)) element.style.setProperty(property, set);
+    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else element.setAttribute(name, value === true ? "" : String(value));
   }
   append(element, children);

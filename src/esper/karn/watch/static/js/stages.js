@@ -13,6 +13,7 @@ export const STAGES = {
   PRUNED: { word: "pruned", sign: "✕" },
   EMBARGOED: { word: "embargo", sign: "✕" },
   RESETTING: { word: "resetting", sign: "↺" },
+  UNKNOWN: { word: "alive", sign: "▸" },
 };
 
 /** What becomes of a seed, in a word and a sign. */
@@ -27,7 +28,7 @@ export const OUTCOMES = {
 export const OPS = ["WAIT", "GERMINATE", "ADVANCE", "FOSSILIZE", "PRUNE", "SET_ALPHA_TARGET"];
 
 /** Stages in which a slot holds a module. */
-export const OCCUPIED = new Set(["GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED"]);
+export const OCCUPIED = new Set(["GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED", "UNKNOWN"]);
 
 /** The heads of a decision in the order in which they are chosen. */
 export const HEADS = ["op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve"];
