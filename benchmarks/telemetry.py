@@ -77,9 +77,11 @@ def events(epoch: int) -> list[Event]:
         *seeds,
         Decided(
             decision=Decision(op=Op.ADVANCE, slot="r0c1", reason="trial contribution 1.25 points"),
-            legal=("WAIT", "ADVANCE", "PRUNE"),
+            legal={"op": ("WAIT", "ADVANCE", "PRUNE"), "slot": ("r0c1",)},
+            probabilities={},
+            value=None,
         ),
-        GateChecked(gate=Gate.G2, slot="r0c1", passed=True, reasons=()),
+        GateChecked(gate=Gate.G2, slot="r0c1", passed=True, reasons=(), figures={"epochs_in_stage": 3.0, "trial_contribution": 1.25}),
         StageChanged(slot="r0c1", before=Stage.TRAINING, after=Stage.BLENDING, cause="advance", blueprint="conv_light", parameters=2320),
     ]
 

@@ -131,7 +131,7 @@ def test_the_same_run_starts_again_from_its_config(tmp_path: Path, capsys: pytes
 
 
 def test_without_telemetry_nothing_is_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "heuristic", *SMALL, "--no-telemetry", "--quiet", "--run", str(tmp_path / "run")]) == 0
+    assert main(["train", "heuristic", *SMALL, "--telemetry", "off", "--quiet", "--run", str(tmp_path / "run")]) == 0
     assert not (tmp_path / "run" / "events.jsonl").exists()
     assert (tmp_path / "run" / "summary.json").exists()
     assert capsys.readouterr().err == ""
@@ -199,7 +199,7 @@ def test_the_live_table_shows_each_host_and_sums_up_the_rest(seen: LiveDisplay) 
     assert len([line for line in lines if re.match(r"\s+\d+\s+2/5\s", line)]) == min(hosts, 16)
     assert ("and 4 hosts more" in text) == (hosts == 20)
     assert "depthwise blending" in text
-    assert re.search(rf"val [\d.]+.*, size x[\d.]+, {hosts} blending", text)
+    assert re.search(rf"val [\d.]+.*, size x[\d.]+, {hosts} live seed{'s' if hosts > 1 else ''}", text)
     assert "epoch 2, " in text
 
 

@@ -210,7 +210,7 @@ def test_the_picture_shows_who_is_ahead() -> None:
     display.live.start = lambda refresh=False: None  # type: ignore[method-assign]
     hub = Hub(None, [display])
     about: dict[str, float | int | str] = {"controller": "fixed", "budget": 20_000, "trials": 9, "fresh": 40, "settings": 3, "round": 0}
-    hub.emit(RunStarted(command="", method="tune", task="digits", hosts=8, rounds=5, seed=0, versions={}, about=about))
+    hub.emit(RunStarted(command="", method="tune", task="digits", hosts=8, rounds=5, seed=0, versions={}, machine={}, about=about))
     for number, score in enumerate((50.0, 60.0, 55.0)):
         hub.emit(
             ArmExamined(

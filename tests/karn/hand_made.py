@@ -18,6 +18,7 @@ from esper.leyline.events import HostFinished, HostStarted, StageChanged
 from esper.leyline.reports import Topology
 from esper.leyline.stages import Stage
 from esper.simic.growth.environment import Growth, Start
+from esper.simic.growth.lives import Lives, happened, measured
 from esper.simic.growth.play import Play
 from esper.simic.learning.rollout import discounted
 from esper.tamiyo.controllers.prior import Prior
@@ -44,7 +45,16 @@ def episode(*steps: Step, host: int = 0, draw: int = 0, mind: Mind | None = None
     ended: dict[str, Any] = {"val_accuracy": 60.0, "val_loss": 1.0, "test_accuracy": None, "test_loss": None, "rent": 5.0}
     ended |= {"host_parameters": 100, "parameters": 100, "control_accuracy": None, "control_loss": None, "flops": {}, "germinated": 0}
     ended |= {"fossilized": 0, "pruned": 0, "rollbacks": 0, "reward": 0.0, "components": {}, "decisions": {}, "refused": 0, "slots": {}}
+    ended["seeds"] = lives(steps)
     return Episode(host=host, draw=draw, started=started, steps=steps, result=HostFinished(**{**ended, **result}), mind=mind)
+
+
+def lives(steps: Sequence[Step]) -> Lives:
+    """The seeds of these steps, as a host run puts them together."""
+    found: Lives = ()
+    for each in steps:
+        found = happened(measured(found, each.epoch, each.seeds), each.epoch, each.events, each.decision)
+    return found
 
 
 def mind(entropy: Sequence[float], *, op: Sequence[Sequence[float]] | None = None, **arrays: Sequence[float]) -> Mind:

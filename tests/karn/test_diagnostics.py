@@ -11,7 +11,7 @@ import pytest
 from esper.karn.diagnostics.actions import action_distribution, head_entropies, phase_of
 from esper.karn.diagnostics.gates import gate_audit
 from esper.karn.diagnostics.gradients import gradient_flow
-from esper.karn.diagnostics.lives import lives_of, seed_success, timing
+from esper.karn.diagnostics.lives import seed_success, timing
 from esper.karn.diagnostics.outcomes import chance, outcomes, reward_by_action
 from esper.karn.diagnostics.response import responses
 from esper.karn.diagnostics.values import calibration
@@ -70,10 +70,10 @@ def test_lives_are_put_together_from_what_was_recorded() -> None:
     second = step(2, decision=other, events=(stage(Stage.DORMANT, Stage.GERMINATED, "r0c1", "conv_light"),))
     blended = step(3, seeds=(seed("r0c0", Stage.HOLDING, contribution=2.5),), events=(stage(Stage.HOLDING, Stage.FOSSILIZED),))
     played = episode(born, second, blended, step(4))
-    first, last = lives_of(played)
+    first, last = played.result.seeds
     assert (first.slot, first.style, first.born) == ("r0c0", "GATED", 1)
-    assert (first.epochs, first.outcome, first.contribution) == (2, "fossilized", 2.5)
-    assert (last.slot, last.blueprint, last.epochs, last.outcome, last.contribution) == ("r0c1", "conv_light", 2, "unfinished", None)
+    assert (first.ended, first.outcome, first.contribution) == (3, "fossilized", 2.5)
+    assert (last.slot, last.blueprint, last.ended, last.outcome, last.contribution) == ("r0c1", "conv_light", 4, "unfinished", None)
     found = seed_success([played])
     assert (found["all"]["all"].created, found["all"]["all"].survival, found["all"]["all"].contribution) == (2, 0.5, 2.5)
     assert found["blueprint"]["conv_light"].unfinished == 1
@@ -90,7 +90,7 @@ def test_lives_are_put_together_from_what_was_recorded() -> None:
 def test_a_slot_can_have_several_lives() -> None:
     again = [stage(Stage.DORMANT, Stage.GERMINATED), stage(Stage.GERMINATED, Stage.PRUNED)]
     played = episode(step(1, events=(again[0],)), step(2, events=(again[1],)), step(3, events=(again[0],)))
-    assert [life.outcome for life in lives_of(played)] == ["pruned", "unfinished"]
+    assert [life.outcome for life in played.result.seeds] == ["pruned", "unfinished"]
 
 
 def test_calibration_of_a_critic_that_expects_one_too_much() -> None:
@@ -142,7 +142,7 @@ def test_a_policy_responds_by_its_probabilities() -> None:
 
 def test_a_life_by_the_table_passes_the_audit() -> None:
     def passed(gate: Gate) -> GateChecked:
-        return GateChecked(gate=gate, slot="r0c0", passed=True, reasons=())
+        return GateChecked(gate=gate, slot="r0c0", passed=True, reasons=(), figures={})
 
     whole = episode(
         step(1, events=(passed(Gate.G0), stage(Stage.DORMANT, Stage.GERMINATED))),
@@ -173,7 +173,7 @@ def test_a_broken_rule_is_a_violation(events: tuple[object, ...], said: str) -> 
 
 
 def test_refusals_and_failed_gates_are_counted() -> None:
-    failed = GateChecked(gate=Gate.G2, slot="r0c0", passed=False, reasons=("too early",))
+    failed = GateChecked(gate=Gate.G2, slot="r0c0", passed=False, reasons=("too early",), figures={})
     found = gate_audit([episode(step(1, events=(failed, Refused(op=Op.ADVANCE, slot="r0c0", reason="too early"))))])
     assert found.gates["G2"] == (0, 1)
     assert found.refused == 1

@@ -225,7 +225,7 @@ def test_a_seed_that_is_not_finite_is_refused_by_g1_at_each_tick_and_on_command(
     net.drain_journal()
     for _ in range(2):
         net.tick()
-    refusal = GateChecked(gate=Gate.G1, slot="mix", passed=False, reasons=("the seed has parameters that are not finite",))
+    refusal = GateChecked(gate=Gate.G1, slot="mix", passed=False, reasons=("the seed has parameters that are not finite",), figures={})
     assert net.journal == [refusal, refusal]
     with pytest.raises(GateError, match="G1 refused: the seed has parameters that are not finite"):
         net.advance("mix")
@@ -245,7 +245,8 @@ def test_a_refused_gate_is_recorded_and_changes_nothing_else() -> None:
         net.advance("mix")
     (event,) = net.drain_journal()
     assert everything(net, optimizer) == before
-    assert event == GateChecked(gate=Gate.G2, slot="mix", passed=False, reasons=net.verdict("mix").reasons)
+    assert event == GateChecked(gate=Gate.G2, slot="mix", passed=False, reasons=net.verdict("mix").reasons, figures=event.figures)
+    assert event.figures["epochs_in_stage"] == 1.0
 
 
 def test_a_contribution_counts_once_it_was_measured_in_an_epoch_of_holding() -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -38,10 +38,10 @@ from esper.leyline.stages import Stage
 
 KINDS = [
     *("run_started", "run_finished", "round_finished"),
-    *("host_started", "epoch_finished", "seed_measured", "interaction", "decided", "rewarded"),
+    *("host_started", "epoch_finished", "hosts_trained", "seed_measured", "interaction", "observed", "decided", "rewarded"),
     *("policy_updated", "arm_examined", "refused", "stage_changed", "gate_checked", "alpha_retargeted", "rolled_back"),
     *("host_finished", "plans_played"),
-    *("sink_failed", "note"),
+    *("anomaly", "sink_failed", "sink_behind", "note"),
 ]
 WORDS = {"NaN", "Infinity", "-Infinity"}
 
@@ -54,6 +54,8 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
         return strategy.filter(lambda value: value not in WORDS) if float in parts and str in parts else strategy
     if origin is tuple:
         return st.lists(values(parts[0])).map(tuple) if parts[-1] is Ellipsis else st.tuples(*map(values, parts))
+    if origin is Literal:
+        return st.sampled_from(parts)
     if origin is dict:
         return st.dictionaries(st.text(), values(parts[1]), max_size=5)
     simple = {bool: st.booleans(), int: st.integers(), float: st.floats(), str: st.text(), NoneType: st.none()}
@@ -103,7 +105,7 @@ MEASURED = SeedMeasured(
     gradient_health=1.0,
     gradient_ratio=0.03,
 )
-GATE = GateChecked(gate=Gate.G2, slot="r0c1", passed=True, reasons=())
+GATE = GateChecked(gate=Gate.G2, slot="r0c1", passed=True, reasons=(), figures={"epochs_in_stage": 3.0})
 
 
 def test_there_is_one_event_for_each_documented_kind() -> None:
@@ -149,7 +151,7 @@ def test_events_are_frozen_slotted_and_keyword_only(cls: type[Event]) -> None:
 
 def test_enums_are_recorded_by_name() -> None:
     act = {"op": Op.SET_ALPHA_TARGET, "slot": "r0c1", "style": Style.GATED, "alpha_target": 0.5, "alpha_curve": Curve.SIGMOID_SHARP}
-    decided = Decided(decision=Decision(**act), legal=("WAIT", "SET_ALPHA_TARGET"))
+    decided = Decided(decision=Decision(**act), legal={"op": ("WAIT", "SET_ALPHA_TARGET")}, probabilities={"op": (0.75, 0.25)}, value=-0.5)
     data = json.loads(line_of(decided))["data"]["decision"]
     assert [data[name] for name in ("op", "style", "alpha_curve")] == ["SET_ALPHA_TARGET", "GATED", "SIGMOID_SHARP"]
     changed = StageChanged(slot="a", before=Stage.HOLDING, after=Stage.FOSSILIZED, cause="FOSSILIZE", blueprint="norm", parameters=8)
@@ -239,7 +241,7 @@ def test_wrong_containers_and_envelope_values_are_refused_too() -> None:
     line = json.loads(line_of(GATE))
     assert refusal(json.dumps(line | {"seq": True})) == "'seq' must be an integer; found true"
     assert refusal(json.dumps(line | {"data": []})) == "'event.gate_checked' must be a table; found []"
-    started = RunStarted(command="train", method="run", task="digits", hosts=1, rounds=1, seed=0, versions={}, about={})
+    started = RunStarted(command="train", method="run", task="digits", hosts=1, rounds=1, seed=0, versions={}, machine={}, about={})
     assert refusal(altered(started, versions={"torch": 2})) == "'event.run_started.versions.torch' must be text; found 2"
 
 

@@ -18,7 +18,7 @@ RECORDS = [
     GateVerdict(Gate.G2, "r0c0", False, ("too young",)),
     STATS,
     Note(text="one field"),
-    Decided(decision=WAIT, legal=("WAIT",)),
+    Decided(decision=WAIT, legal={"op": ("WAIT",)}, probabilities={}, value=None),
 ]
 
 

@@ -15,6 +15,7 @@ import safetensors.torch
 import torch
 
 from esper.leyline.actions import WAIT, Decision, Op
+from esper.nissa import TelemetryConfig
 from esper.simic.growth.config import ControllerRunConfig, GrowthConfig
 from esper.simic.growth.environment import Growth, Start
 from esper.simic.growth.recording import FOLDER, EpisodeRecorder
@@ -32,7 +33,7 @@ def record(path: Path, **settings: Any) -> Path:
     """A real run under a controller, by default the fixed plan, that ends in a few seconds."""
     usual: dict[str, Any] = {"controller": "fixed", "fixed": FixedConfig(first=2, period=2), "control": False, "training": HASTY}
     usual |= {"hosts": 10, "epochs": 8, "fix": MEMBER}
-    start(ControllerRunConfig(**{**usual, **settings}), path, "esper train heuristic", telemetry=False)
+    start(ControllerRunConfig(**{**usual, "telemetry": TelemetryConfig(level="off"), **settings}), path, "esper train heuristic")
     return path
 
 

@@ -327,8 +327,8 @@ def test_a_run_can_be_moved_between_its_stops(run: Path, tmp_path: Path, interru
 
 def test_telemetry_switched_off_for_a_while_leaves_a_record_without_gaps(run: Path, interrupted: tuple[Path, dict[str, Any]]) -> None:
     with pytest.raises(Crash):
-        resume(run, sinks=[CrashAfter(9)], telemetry=False)
-    resume(run)
+        resume(run, sinks=[CrashAfter(9)], settings={"telemetry.level": "off"})
+    resume(run, settings={"telemetry.level": "normal"})
     found = outcome(run)
     assert found["checkpoint"] == interrupted[1]["checkpoint"]
     assert found["summary"] == interrupted[1]["summary"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.kill import outcome
-from esper.leyline.config import load
+from esper.leyline.config import load, replace_fields
 from esper.leyline.errors import ConfigError, LearningError
 from esper.leyline.events import ArmExamined, Note
 from esper.leyline.score import score
@@ -110,7 +110,8 @@ def test_a_sweep_that_crashes_within_points_and_between_them_ends_as_one_left_al
 
 def test_points_can_be_drawn_from_ranges(tmp_path: Path) -> None:
     config = seeds(over={"training.clip": "0.1..10:log", "hosts": "1..2"}, points=3)
-    points = start(config, tmp_path / "run", "a sweep", telemetry=False)["sweep"]["points"]
+    config = replace_fields(config, {"run.telemetry.level": "off"}, source="here")
+    points = start(config, tmp_path / "run", "a sweep")["sweep"]["points"]
     assert len({point["values"]["training.clip"] for point in points}) == 3
     assert all(0.1 <= point["values"]["training.clip"] <= 10 for point in points)
     assert not list(tmp_path.rglob("events.jsonl")), "no telemetry of the sweep means none of its points"

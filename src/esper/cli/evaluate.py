@@ -84,7 +84,7 @@ def _parser(everything: bool) -> Parser:
     add_files(parser, json="every figure as JSON", html="a page with tables and plots")
     parser.add_argument("--strict", action="store_true", help=f"exit with {EXIT_FLAGGED} when there is a red flag")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
-    add_flags(parser, EvaluateConfig, everything=everything, without=("checkpoint_every",))  # it keeps no run
+    add_flags(parser, EvaluateConfig, everything=everything, without=("checkpoint_every", "telemetry"))  # it keeps no run
     return parser
 
 

@@ -63,10 +63,12 @@ def _add_flags(
     for each in sorted(fields(config), key=lambda each: homes[each.name]):
         key = prefix + each.name
         kind = bare(kinds[each.name])
+        if each.name in without:
+            continue
         if is_dataclass(kind):
             nested.append((kind, getattr(values, each.name), key + "."))
             continue
-        if each.name in without or (get_origin(kind) is Literal and len(get_args(kind)) == 1):  # such as `kind`: nothing to choose
+        if get_origin(kind) is Literal and len(get_args(kind)) == 1:  # such as `kind`: nothing to choose
             continue
         flag = "--" + key.replace("_", "-")
         text = argparse.SUPPRESS

@@ -12,6 +12,7 @@ from esper.leyline.events import (
     Envelope,
     EpochFinished,
     HostStarted,
+    HostsTrained,
     PolicyUpdated,
     Rewarded,
     RunStarted,
@@ -99,6 +100,7 @@ class HostsScene(Scene):
     def __init__(self, started: RunStarted) -> None:
         super().__init__(started)
         self.hosts: dict[int, HostView] = {}
+        self.latest: HostsTrained | None = None
 
     def headline(self) -> str:
         started, hosts = self.started, f"{self.started.hosts} host{'s' if self.started.hosts > 1 else ''}"
@@ -110,6 +112,8 @@ class HostsScene(Scene):
         match envelope.host, envelope.event:
             case int(number), HostStarted() as event:
                 self.hosts[number] = HostView(event, {slot: SeedView() for slot in event.slots})
+            case None, HostsTrained() as event:
+                self.latest = event
             case int(number), EpochFinished() as event:
                 self.hosts[number].last, self.hosts[number].epoch = event, envelope.epoch or 0
             case int(number), SeedMeasured() as event:
@@ -151,16 +155,18 @@ class HostsScene(Scene):
 
     def _totals(self) -> str:
         """All hosts together: accuracy, against the control, size, and what the slots hold."""
-        grown = [host for host in self.hosts.values() if host.started.twin_of is None and host.last is not None]
-        control = [host.last.val_accuracy for host in self.hosts.values() if host.started.twin_of is not None and host.last is not None]
-        if not grown:
+        if self.latest is None:
             return "waiting for the first epoch"
-        val = mean_of([host.last.val_accuracy for host in grown if host.last is not None])
-        against = f" ({val - mean_of(control):+.2f} against the control)" if control else ""
-        text = f"val {val:.2f}{against}, size x{mean_of([host.growth for host in grown]):.2f}"
-        stages = [view.stage for host in grown for view in host.slots.values()]
-        counts = [f"{stages.count(stage)} {STAGE_WORDS[stage]}" for stage in STAGE_WORDS if stage in stages and stage is not Stage.DORMANT]
-        return ", ".join([text, *counts])
+        latest, started = self.latest, [self.hosts[number].started for number in self.latest.hosts]
+        grown = [place for place, host in enumerate(started) if host.twin_of is None]
+        control = [place for place, host in enumerate(started) if host.twin_of is not None]
+        val = mean_of([latest.val_accuracy[place] for place in grown])
+        against = f" ({val - mean_of([latest.val_accuracy[place] for place in control]):+.2f} against the control)" if control else ""
+        size = mean_of([latest.parameters[place] / started[place].parameters for place in grown])
+        live, fossils = (sum(counts[place] for place in grown) for counts in (latest.live, latest.fossils))
+        seeds = [f"{live} live seed{'s' if live > 1 else ''}"] if live else []
+        seeds += [f"{fossils} fossil{'s' if fossils > 1 else ''}"] if fossils else []
+        return ", ".join([f"val {val:.2f}{against}, size x{size:.2f}", *seeds])
 
 
 # A policy that learns by playing

@@ -127,7 +127,7 @@ A run that teaches a policy can go on with other settings of learning, named as 
     arguments, extra = parser.parse_known_args(argv)
     from esper.simic.runs.runner import resume
 
-    settings = resume_settings(arguments.resume, extra, "train")
+    settings = resume_settings(arguments.resume, arguments, extra, "train")
     heads = [head for item in arguments.reset_heads for head in item.split(",") if head]
     return _report(watch(lambda **watching: resume(arguments.resume, reset_heads=heads, settings=settings, **watching), arguments))
 

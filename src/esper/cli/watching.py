@@ -24,7 +24,8 @@ def add_watching(parser: Parser, *, rewards: bool = False) -> None:
     """Flags for what a person sees of a run, and what is recorded of it. rewards: what decisions earned among them."""
     parser.add_argument("--quiet", action="store_true", help="no progress: only remarks, on stderr, and the result")
     parser.add_argument("--sinks", nargs="+", default=[], metavar="NAME", help="also send the events to these sinks of plug-ins")
-    parser.add_argument("--telemetry", action=argparse.BooleanOptionalAction, default=True, help="record events in events.jsonl")
+    recorded = "how much is recorded in events.jsonl: off, minimal, normal or debug (default: normal)"
+    parser.add_argument("--telemetry", dest="telemetry.level", default=argparse.SUPPRESS, metavar="LEVEL", help=recorded)
     parser.set_defaults(show_reward_components=False)
     if rewards:
         parser.add_argument("--show-reward-components", action="store_true", help="print what each decision earned, and why")
@@ -38,12 +39,12 @@ def watch(run: Callable[..., dict[str, Any]], arguments: argparse.Namespace) -> 
     gc.collect()
     gc.freeze()
     display = make_display(arguments.quiet, arguments.show_reward_components)
-    return run(sinks=[display, *arguments.sinks], progress=display.progress, telemetry=arguments.telemetry)
+    return run(sinks=[display, *arguments.sinks], progress=display.progress)
 
 
-def resume_settings(run: Path, extra: list[str], command: str) -> dict[str, Any]:
-    """What further flags say of a run that goes on, of the settings that one of its kind has. Raises RunError for a run that another
-    command goes on with."""
+def resume_settings(run: Path, arguments: argparse.Namespace, extra: list[str], command: str) -> dict[str, Any]:
+    """What flags say of a run that goes on, of the settings that one of its kind has. Raises RunError for a run that another command
+    goes on with. extra: flags that only that kind of run has."""
     from esper.simic.growth.config import GrowthConfig
     from esper.simic.runs.runner import command_of, go_on, read_config
     from esper.tolaria.storage.runs import read_run
@@ -52,6 +53,8 @@ def resume_settings(run: Path, extra: list[str], command: str) -> dict[str, Any]
     config = read_config(run / "config.toml")
     if command_of(config) != command:
         raise RunError(f"{run} is not a run of esper {command}; {go_on(config, run)}")
+    level = getattr(arguments, "telemetry.level", None)
+    extra = extra if level is None else [*extra, "--telemetry.level", level]
     if not extra:
         return {}
     if not isinstance(config, GrowthConfig):
@@ -113,7 +116,7 @@ class RunCommand:
         from esper.simic.runs.runner import resume
         from esper.tolaria.storage.runs import read_run, read_summary
 
-        settings = resume_settings(arguments.resume, extra, self.name)
+        settings = resume_settings(arguments.resume, arguments, extra, self.name)
         if read_run(arguments.resume).status == "finished":
             return self._report({**read_summary(arguments.resume), "run": str(arguments.resume)}, arguments)
         return self._report(watch(lambda **watching: resume(arguments.resume, settings=settings, **watching), arguments), arguments)

@@ -28,7 +28,7 @@ from esper.karn.subjects import Subject, find_subjects
 from esper.leyline.events import HostStarted
 from esper.leyline.score import score
 from esper.leyline.seeds import Purpose, require
-from esper.nissa import Hub
+from esper.nissa import EVERYTHING, Hub
 from esper.simic.growth.environment import Environment, Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
 from esper.simic.growth.workers import environment
@@ -142,7 +142,7 @@ def _play(
     else:
         decider = ControllerDecider([subject.decides] * len(starts))
     watcher = Watcher(decider)
-    playing = Play(hosts, watcher, starts, hub=Hub(sinks=[watcher]))
+    playing = Play(hosts, watcher, starts, hub=Hub(sinks=[watcher], config=EVERYTHING))
     results = playing.through(progress)
     episodes = [watcher.episode(place, draw, playing.started[place], result) for place, result in enumerate(results)]
     if isinstance(decider, PolicyDecider):

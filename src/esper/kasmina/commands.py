@@ -20,7 +20,7 @@ from esper.kasmina.alpha import Ramp
 from esper.kasmina.attach.probe import evaluating, untouched
 from esper.kasmina.blending import Gating
 from esper.kasmina.blueprints.registry import get
-from esper.kasmina.gates import NEXT_GATE, judge
+from esper.kasmina.gates import NEXT_GATE, figures, judge
 from esper.kasmina.seed_state import SeedState
 from esper.kasmina.slot import Slot, random_stream
 from esper.leyline.actions import Curve, Style
@@ -47,7 +47,7 @@ def germinate(slot: Slot, blueprint: str, *, style: Style, tempo: int, alpha_tar
     size = sum(p.numel() for p in modules[0].parameters())
     event = replace(_stage_event(slot, state.stage, "germinate"), blueprint=blueprint, parameters=size)
     slot.become(state, modules)
-    return [GateChecked(gate=Gate.G0, slot=slot.id, passed=True, reasons=()), event]
+    return [GateChecked(gate=Gate.G0, slot=slot.id, passed=True, reasons=(), figures={}), event]
 
 
 def plant(slot: Slot, blueprint: str, *, style: Style, stream: int) -> list[Event]:
@@ -79,12 +79,13 @@ def advance(slot: Slot, *, report: Report, gates: GateConfig, cause: str = "adva
     if state.pruning:
         raise TransitionError(f"slot {slot.id!r} is being ramped down to be pruned; it cannot advance")
     gate = NEXT_GATE[state.stage]
-    verdict = require(judge(gate, report(slot.id), gates))
+    seed = report(slot.id)
+    verdict = require(judge(gate, seed, gates))
     state = state.enter(slot.id, GATE_BEFORE[gate])
     if state.stage is Stage.BLENDING:
         curve = Curve.SIGMOID if state.style is Style.SIGMOID_ADD else Curve.LINEAR
         state = state.changed(ramp=Ramp(start=0.0, target=state.alpha_target, epochs=state.tempo, curve=curve))
-    return [gate_event(verdict), _enter(slot, state, cause)]
+    return [gate_event(verdict, seed), _enter(slot, state, cause)]
 
 
 def set_alpha_target(slot: Slot, target: float, *, speed: int, curve: Curve, style: Style | None, stream: int) -> list[Event]:
@@ -121,9 +122,10 @@ def prune(slot: Slot, *, speed: int = 0, curve: Curve = Curve.LINEAR, cause: str
 def fossilize(slot: Slot, *, report: Report, gates: GateConfig) -> list[Event]:
     """HOLDING to FOSSILIZED, through G5: the seed is part of the network for good."""
     check_transition(slot.id, slot.state.stage, Stage.FOSSILIZED)
-    verdict = require(judge(Gate.G5, report(slot.id), gates))
+    seed = report(slot.id)
+    verdict = require(judge(Gate.G5, seed, gates))
     state = slot.state.enter(slot.id, Stage.FOSSILIZED)
-    return [gate_event(verdict), _enter(slot, state, "fossilize")]
+    return [gate_event(verdict, seed), _enter(slot, state, "fossilize")]
 
 
 def tick(slot: Slot, *, gradients: Mapping[str, Any], report: Report, gates: GateConfig, config: LifecycleConfig) -> list[Event]:
@@ -175,14 +177,16 @@ def require(verdict: GateVerdict) -> GateVerdict:
     return verdict
 
 
-def gate_event(verdict: GateVerdict) -> GateChecked:
-    """The verdict as an event."""
-    return GateChecked(gate=verdict.gate, slot=verdict.slot, passed=verdict.passed, reasons=verdict.reasons)
+def gate_event(verdict: GateVerdict, seed: SeedReport) -> GateChecked:
+    """The verdict on a seed as an event."""
+    gate = verdict.gate
+    return GateChecked(gate=gate, slot=verdict.slot, passed=verdict.passed, reasons=verdict.reasons, figures=figures(gate, seed))
 
 
 def _try_advance(slot: Slot, report: Report, gates: GateConfig) -> list[Event]:
-    verdict = judge(NEXT_GATE[slot.state.stage], report(slot.id), gates)
-    return advance(slot, report=report, gates=gates, cause="tick") if verdict.passed else [gate_event(verdict)]
+    seed = report(slot.id)
+    verdict = judge(NEXT_GATE[slot.state.stage], seed, gates)
+    return advance(slot, report=report, gates=gates, cause="tick") if verdict.passed else [gate_event(verdict, seed)]
 
 
 def _count(slot: Slot, gradients: Mapping[str, Any]) -> None:

@@ -79,6 +79,22 @@ NEXT_GATE: dict[Stage, Gate] = {Stage.GERMINATED: Gate.G1, Stage.TRAINING: Gate.
 """The gate that lies ahead of a seed, by its stage."""
 
 
+FIGURES: dict[Gate, tuple[str, ...]] = {
+    Gate.G1: (),
+    Gate.G2: ("epochs_in_stage", "gradient_health", "gradient_ratio", "trial_contribution", "trial_error"),
+    Gate.G3: ("alpha", "alpha_target", "ramp_left"),
+    Gate.G5: ("gradient_health", "contribution", "contribution_error", "contribution_age"),
+}
+"""What each gate looks at besides whether all is finite: fields of a seed's report, and the health of its gradients."""
+
+
+def figures(gate: Gate, report: SeedReport) -> dict[str, float]:
+    """What a gate judged a seed by, as far as it was measured."""
+    health = None if report.gradients is None else report.gradients.health
+    read = {name: health if name == "gradient_health" else getattr(report, name) for name in FIGURES[gate]}
+    return {name: float(value) for name, value in read.items() if value is not None}
+
+
 def judge(gate: Gate, report: SeedReport, config: GateConfig) -> GateVerdict:
     """Ask one gate about one seed. Changes nothing."""
     reasons = tuple(GATES[gate](report, config))

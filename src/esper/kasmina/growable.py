@@ -234,7 +234,8 @@ class Growable(nn.Module):
         try:
             events = command(slot, *args, **kwargs)
         except GateError:
-            self.journal.append(commands.gate_event(self.verdict(id)))
+            report = self.report(id)
+            self.journal.append(commands.gate_event(self.verdict(id, report), report))
             raise
         if self._figures is not None and slot.seed is not seed:
             start = SUMS + FIGURES * self.slot_ids.index(id)

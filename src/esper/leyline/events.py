@@ -14,7 +14,7 @@ import json
 import re
 import reprlib
 from dataclasses import dataclass
-from typing import Annotated, NoReturn, TypeVar, dataclass_transform
+from typing import Annotated, Literal, NoReturn, TypeVar, dataclass_transform
 
 from esper.leyline.actions import Curve, Decision, Op
 from esper.leyline.codec import Tagged, codec_of
@@ -24,7 +24,7 @@ from esper.leyline.reports import Gate
 from esper.leyline.stages import Stage
 from esper.leyline.travel import travels
 
-EVENT_VERSION = 3
+EVENT_VERSION = 4
 """Goes up by one with every change to the events below that an older reader would not understand."""
 
 EVENT_TYPES: dict[str, type[Event]] = {}
@@ -74,6 +74,8 @@ class RunStarted(Event):
     seed: int
     versions: dict[str, str]
     """Of esper, python and torch."""
+    machine: dict[str, int | str]
+    """What it runs on: system, processor, cores, memory in bytes, and the GPUs there are."""
     about: dict[str, float | int | str]
     """What else a person wants to know at the start: the controller, how many workers, and so on."""
 
@@ -135,6 +137,21 @@ class EpochFinished(Event):
 
 
 @event_type
+class HostsTrained(Event):
+    """Every host of a play, its twins included, finished the epoch in the envelope: the course of all of them at a glance, those too of
+    which nothing else is recorded. One value for each host, in the order of `hosts`."""
+
+    hosts: tuple[int, ...]
+    """Their numbers; those that ended before are left out."""
+    val_accuracy: tuple[float, ...]
+    """Rounded to a hundredth of a point."""
+    parameters: tuple[int, ...]
+    live: tuple[int, ...]
+    """Seeds that are in the network and not fossilised."""
+    fossils: tuple[int, ...]
+
+
+@event_type
 class SeedMeasured(Event):
     """What an epoch told about one seed; None is what was not measured."""
 
@@ -162,12 +179,25 @@ class Interaction(Event):
 
 
 @event_type
+class Observed(Event):
+    """What a controller was shown before it decided: every value by its name in leyline/observation.py."""
+
+    host: dict[str, float]
+    slots: dict[str, dict[str, float]]
+    """By slot."""
+
+
+@event_type
 class Decided(Event):
     """A controller decided."""
 
     decision: Decision
-    legal: tuple[str, ...]
-    """Names of the ops that were legal."""
+    legal: dict[str, tuple[str, ...]]
+    """By head that matters for the op: the values it could have taken, given the heads before it. `op` is always there."""
+    probabilities: dict[str, tuple[float, ...]]
+    """By head, of each legal value in the same order, as drawn from; empty where a rule decides."""
+    value: float | None
+    """The return that the critic expected; None where there is no critic."""
 
 
 @event_type
@@ -233,6 +263,9 @@ class GateChecked(Event):
     slot: str
     passed: bool
     reasons: tuple[str, ...]
+    figures: dict[str, float]
+    """What it was judged by, as far as it was measured: epochs_in_stage, gradient_health, gradient_ratio, trial_contribution, trial_error,
+    contribution, alpha, alpha_target."""
 
 
 @event_type
@@ -253,6 +286,25 @@ class RolledBack(Event):
     reason: str
     to_epoch: int
     pruned: tuple[str, ...]
+
+
+@travels
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedLife:
+    """One seed from its birth to what became of it."""
+
+    slot: str
+    blueprint: str
+    style: str
+    born: int
+    """The epoch after which it was germinated."""
+    ended: int
+    """The epoch after which it was fossilised or pruned; the host's last one for a seed that was still alive."""
+    outcome: Literal["fossilized", "pruned", "unfinished"]
+    """Part of the network for good, removed, or still alive at the end of the budget and dropped then."""
+    contribution: float | None
+    """The last that was measured while it was blended in, in points of val accuracy; None if it never was."""
+    parameters: int
 
 
 @event_type
@@ -288,6 +340,8 @@ class HostFinished(Event):
     """Decisions that were not carried out."""
     slots: dict[str, dict[str, str]]
     """The stage, blueprint and style that each slot ended with."""
+    seeds: tuple[SeedLife, ...]
+    """Every seed that it ever had, in the order of their births."""
 
     @property
     def operations(self) -> int:
@@ -308,11 +362,32 @@ class PlansPlayed(Event):
 
 
 @event_type
+class Anomaly(Event):
+    """Something looks wrong: a detector of nissa/anomalies.py says so once when it begins, and again only after it was over."""
+
+    detector: str
+    """In a word: entropy_collapse, value_collapse, ratio_explosion, gradient_pathology, reward_hacking, rollbacks."""
+    text: str
+    """In a sentence: what was seen, and what would be usual."""
+    value: float
+    threshold: float
+
+
+@event_type
 class SinkFailed(Event):
     """A sink raised and was dropped; the run goes on without it."""
 
     sink: str
     error: str
+
+
+@event_type
+class SinkBehind(Event):
+    """A sink is too slow for its queue; so many events it will never see. The journal has them all."""
+
+    sink: str
+    dropped: int
+    """In all."""
 
 
 @event_type

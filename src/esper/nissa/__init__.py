@@ -1,7 +1,8 @@
 """The senses: the telemetry hub and the sinks that it writes to."""
 
+from esper.nissa.config import EVERYTHING, TelemetryConfig
 from esper.nissa.hub import BEGINNING, Hub, Sink
 from esper.nissa.jsonl import JsonlSink, read_events
 from esper.nissa.registry import SINKS, make_sink, sink
 
-__all__ = ["BEGINNING", "SINKS", "Hub", "JsonlSink", "Sink", "make_sink", "read_events", "sink"]
+__all__ = ["BEGINNING", "EVERYTHING", "SINKS", "Hub", "JsonlSink", "Sink", "TelemetryConfig", "make_sink", "read_events", "sink"]

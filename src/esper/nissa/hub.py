@@ -7,6 +7,9 @@ A hub that nobody listens to costs nothing; where an event takes work to build, 
 
     if hub.on:
         hub.emit(Note(text="..."), host=3, epoch=12)
+
+How much is recorded is the config's to say. Whoever emits asks `hub.tells` whether anything of a play is wanted, and `hub.details` for
+which of its hosts the whole is; what goes beyond the level of the journal is for the other sinks alone.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 from esper.leyline.errors import RunError
-from esper.leyline.events import Envelope, Event, SinkFailed
+from esper.leyline.events import Envelope, Event, Note, SinkFailed
+from esper.nissa.config import MINIMAL, THINNED_ROUNDS, TelemetryConfig
 from esper.nissa.jsonl import JsonlSink
 
 BEGINNING: Mapping[str, int] = MappingProxyType({"seq": 0, "offset": 0})
@@ -46,9 +50,17 @@ class Hub:
     journal: the run's own record; None where nothing is to be resumed or analysed later.
     sinks: whoever else listens.
     log: is told, in a sentence, when a sink was dropped.
+    config: how much is recorded.
     """
 
-    def __init__(self, journal: JsonlSink | None = None, sinks: Sequence[Sink] = (), log: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        journal: JsonlSink | None = None,
+        sinks: Sequence[Sink] = (),
+        log: Callable[[str], None] | None = None,
+        config: TelemetryConfig | None = None,
+    ) -> None:
+        self.config = config or TelemetryConfig()
         self._journal = journal
         self._sinks = list(sinks)
         self._log = log or logging.getLogger("esper").warning
@@ -67,17 +79,40 @@ class Hub:
         """Whether there is a journal."""
         return self._journal is not None
 
+    @property
+    def full(self) -> bool:
+        """Whether the record has reached its size, and is thinned."""
+        return self._seq >= self.config.events
+
+    @property
+    def observes(self) -> bool:
+        """Whether what decisions are made on is wanted too."""
+        return self.recorded and self.config.at_least("debug")
+
+    def tells(self, round: int) -> bool:
+        """Whether anything of the hosts of a round is wanted: their beginning, course and end."""
+        return self.on and (not self.full or round % THINNED_ROUNDS == 0)
+
+    def details(self, round: int, place: int) -> bool:
+        """Whether the host at that place among those of a round is told of in full."""
+        if not self.tells(round) or not (self._sinks or self.config.at_least("normal")):
+            return False
+        return place == 0 if self.full else place < self.config.hosts or self.config.at_least("debug")
+
     def emit(self, event: Event, host: int | None = None, epoch: int | None = None) -> None:
         """Record an event; `host` is an index, None for the run as a whole."""
         if not self.on:
             return
         envelope = Envelope(seq=self._seq, time=time.time(), host=host, epoch=epoch, event=event)
-        if self._recording:
+        if self._recording and (type(event) in MINIMAL or self._journal is None or self.config.at_least("normal")):
             if self._journal is not None:
                 self._journal.write(envelope)
             self._seq += 1
         if self._sinks:
             self._each("write", lambda sink: sink.write(envelope))
+        if self._recording and self._seq == self.config.events and envelope.seq < self._seq:
+            kept = f"one host of every {THINNED_ROUNDS}th round is recorded in full, and none of the others"
+            self.emit(Note(text=f"the record has reached its {self.config.events:,} events: from here on {kept}"))
 
     def flush(self, fsync: bool = False) -> None:
         """Pass on what the sinks hold back; to be called at the end of each epoch. `fsync` brings the journal down to the disk."""

@@ -28,7 +28,7 @@ from esper.leyline.stages import Stage
 from esper.nissa import BEGINNING, Hub, JsonlSink, Sink
 from esper.simic.evaluation import Evaluation, Scoring
 from esper.simic.growth.deciding import controller_for
-from esper.simic.growth.episode import Episode, decided, epoch_events
+from esper.simic.growth.episode import Episode, decided, epoch_events, hosts_trained, observed
 from esper.simic.runs.work import run_started, versions
 from esper.tamiyo import Controller, Rules
 from esper.tamiyo.policy.policy_controller import PolicyController
@@ -174,7 +174,9 @@ class Gardener:
         step = self.episode.carry_out(observation, decision)
         if self.hub.on:
             self._begin()
-            for event in (*epoch_events(report), *while_training, decided(decision, observation), *step.events):
+            self.hub.emit(hosts_trained({0: report}), epoch=self.epoch)
+            seen = [observed(observation)] if self.hub.observes else []
+            for event in (*epoch_events(report), *while_training, *seen, decided(decision, observation), *step.events):
                 self.hub.emit(event, host=0, epoch=self.epoch)
             self.hub.emit(RoundFinished(round=self.epoch, rounds=self._budget()))
             self.hub.flush()

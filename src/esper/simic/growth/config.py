@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from esper.leyline.config import Count, NonNegativeInt, Range, check_ranges
 from esper.leyline.errors import ConfigError
+from esper.nissa.config import TelemetryConfig
 from esper.simic.rewards import RewardConfig
 from esper.tamiyo import FixedConfig, HeuristicConfig, RandomConfig
 from esper.tolaria.training.config import EngineName, TrainingConfig
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 GPU_PROCESSES, GPU_HOSTS = 8, 32
 """Processes that share a GPU by default, at most, and hosts that each of them has, at least."""
 
-MACHINE = ("engine", "device", "devices", "threads")
-"""Settings of where hosts are trained, which any run may go on with others of."""
+MACHINE = ("engine", "device", "devices", "threads", "telemetry")
+"""Settings of where hosts are trained and what is recorded of it, which any run may go on with others of."""
 CARRIED_OUT = ("workers", "checkpoint_every", *MACHINE)
 """Settings of how a run that plays many hosts is carried out, which it may go on with others of."""
 
@@ -61,6 +62,7 @@ class GrowthConfig:
     """CPU threads for torch; by default what suits the task, one for small hosts."""
     training: TrainingConfig = field(default_factory=TrainingConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     checkpoint_every: Count = 5
     """Epochs, or rounds, between checkpoints."""
 

@@ -5,14 +5,17 @@ The hosts of the environment and a user's Gardener both move through this class,
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from enum import IntEnum
+from typing import Any, Protocol
 
 from esper.kasmina import Growable
 from esper.kasmina.blueprints import names, parameter_count
-from esper.leyline.actions import Decision, Op
+from esper.leyline.actions import HEADS_FOR_OP, Decision, Head, Op
 from esper.leyline.errors import EsperError
-from esper.leyline.events import AnyEvent, Decided, EpochFinished, Event, Interaction, Refused, SeedMeasured
+from esper.leyline.events import AnyEvent, Decided, EpochFinished, Event, HostsTrained, Interaction, Observed, Refused, SeedMeasured
+from esper.leyline.observation import OBSERVATION
 from esper.leyline.reports import EpochReport, Topology
 from esper.leyline.score import rent_points
 from esper.leyline.stages import OCCUPIED, Stage
@@ -29,6 +32,20 @@ class Growing(Protocol):
 
     def end_epoch(self) -> list[Event]:
         """The body's tick, and what has happened since the last call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """What a policy made of an observation before it decided."""
+
+    probabilities: dict[Head, dict[Any, float]]
+    """Of each value that a head can take, given the heads before it as they were decided."""
+    value: float
+    """The return that its critic expected."""
+
+    def of(self, head: Head, choices: Sequence[Any]) -> tuple[float, ...]:
+        """The probabilities of these values, to six places."""
+        return tuple([round(self.probabilities[head][choice], 6) for choice in choices])
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +108,43 @@ class Episode:
 
 # Reports and decisions as events
 
-_OPS = tuple(op.name for op in Op)
+def _texts(choices: Sequence[Any]) -> list[str]:
+    return [value.name if isinstance(value, IntEnum) else str(value) for value in choices]
 
 
-def decided(decision: Decision, observation: Observation) -> Decided:
-    """A decision, and what could have been decided instead."""
-    legal = tuple([name for name, legal in zip(_OPS, observation.masks.ops().tolist(), strict=True) if legal])
-    return Decided(decision=decision, legal=legal)
+def decided(decision: Decision, observation: Observation, thought: Thought | None = None) -> Decided:
+    """A decision, what could have been decided instead, and how likely a policy found each of these."""
+    masks, legal, probabilities = observation.masks, {}, {}
+    for head in HEADS_FOR_OP[decision.op] if masks.legal(decision) else (Head.OP,):
+        places = masks.head(head, decision).nonzero()[0].tolist()
+        choices = masks.choices(head)
+        legal[head.value] = tuple(_texts([choices[place] for place in places]))
+        if thought is not None:
+            probabilities[head.value] = thought.of(head, [choices[place] for place in places])
+    return Decided(decision=decision, legal=legal, probabilities=probabilities, value=None if thought is None else thought.value)
+
+
+def observed(observation: Observation) -> Observed:
+    """All that a controller is shown."""
+    fields = OBSERVATION.slot_fields
+    slots = zip(observation.masks.slot_names, observation.slots.tolist(), strict=True)
+    return Observed(
+        host={field.name: value for field, value in zip(OBSERVATION.host_fields, observation.host.tolist(), strict=True)},
+        slots={slot: {field.name: value for field, value in zip(fields, values, strict=True)} for slot, values in slots},
+    )
+
+
+def hosts_trained(reports: Mapping[int, EpochReport]) -> HostsTrained:
+    """The course of all hosts, by their numbers."""
+    stages = [[seed.stage for seed in report.seeds] for report in reports.values()]
+    fossils = [each.count(Stage.FOSSILIZED) for each in stages]
+    return HostsTrained(
+        hosts=tuple(reports),
+        val_accuracy=tuple([round(report.val_accuracy, 2) for report in reports.values()]),
+        parameters=tuple([report.parameters for report in reports.values()]),
+        live=tuple([sum(stage in OCCUPIED for stage in each) - kept for each, kept in zip(stages, fossils, strict=True)]),
+        fossils=tuple(fossils),
+    )
 
 
 def epoch_events(report: EpochReport) -> list[Event]:

@@ -13,6 +13,7 @@ from esper.leyline.events import Event, HostFinished, HostStarted
 from esper.leyline.reports import EpochReport
 from esper.leyline.travel import travels
 from esper.simic.growth.episode import Episode, Step
+from esper.simic.growth.lives import Lives, happened, measured
 from esper.simic.rewards import FinalScore, RewardConfig, RewardInput, RewardStep, RewardTracker, Twin
 from esper.tamiyo import Observation, Rules
 from esper.tolaria.data import FinalEvaluation
@@ -89,6 +90,7 @@ class Course:
     components: dict[str, float] = field(default_factory=dict)
     decisions: dict[str, int] = field(default_factory=dict)
     refused: int = 0
+    seeds: Lives = ()
 
 
 class HostRun:
@@ -142,7 +144,9 @@ class HostRun:
         """What can be seen of the epoch, and what the decision before it earned."""
         reward = None if self.course.pending is None else self._settle(report, None)
         self.observation = self.episode.look(report)
-        return Trained(observation=self.observation, reward=reward, events=tuple(self.host.drain()))
+        events = tuple(self.host.drain())
+        self.course.seeds = happened(measured(self.course.seeds, report.epoch, report.seeds), report.epoch, events)
+        return Trained(observation=self.observation, reward=reward, events=events)
 
     def act(self, decision: Decision) -> Step:
         """Carry out a decision on what was seen."""
@@ -152,6 +156,7 @@ class HostRun:
         course.pending = Pending(self.observation.report, step)
         course.decisions[op] = course.decisions.get(op, 0) + 1
         course.refused += bool(step.refused)
+        course.seeds = happened(course.seeds, self.observation.report.epoch, step.events, decision)
         self.observation = None
         return step
 
@@ -191,6 +196,7 @@ class HostRun:
                 id: {"stage": slot.state.stage.name, "blueprint": slot.state.blueprint, "style": slot.state.style.name}
                 for id, slot in host.model.slots.items()
             },
+            seeds=course.seeds,
         )
         return reward, course.result
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from esper.leyline.actions import Decision
-from esper.leyline.events import Event, HostFinished, HostStarted, Rewarded
+from esper.leyline.events import Event, HostFinished, HostStarted, Note, Rewarded, RolledBack
 from esper.nissa import Hub
 from esper.simic.growth.environment import Environment, Start
-from esper.simic.growth.episode import decided, epoch_events
+from esper.simic.growth.episode import Thought, decided, epoch_events, hosts_trained, observed
+from esper.simic.growth.host_run import Acted, Trained
 from esper.simic.growth.recording import EpisodeRecorder
 from esper.simic.rewards import RewardStep
 from esper.tamiyo import Controller, Observation
@@ -27,6 +28,9 @@ class Decider(Protocol):
 
     def decide(self, seen: Mapping[int, Observation]) -> dict[int, Decision]:
         """One decision for each host, after an epoch of all."""
+
+    def thought(self, place: int) -> Thought | None:
+        """What the last decision for that host was drawn from; None where a rule decided."""
 
     def earned(self, rewards: Mapping[int, RewardStep], ended: bool) -> None:
         """What the last decision of each of these hosts earned, and whether that was the end."""
@@ -51,6 +55,9 @@ class ControllerDecider:
             decisions[place], self.memory[place] = self.controllers[place].decide(observation, self.memory[place])
         return decisions
 
+    def thought(self, place: int) -> None:
+        """Controllers give their reasons in words, with the decision."""
+
     def earned(self, rewards: Mapping[int, RewardStep], ended: bool) -> None:
         """Controllers do not learn."""
 
@@ -60,7 +67,7 @@ class Play:
 
     hub: takes the events. first: the number of the first host in the record; the others follow.
     recorders: by place, of the hosts whose episodes are kept for imitation and offline learning.
-    about: what every HostStarted says besides its host: the round, the arm of an examination.
+    round, arm: of which round of the run, and of which arm of an examination; told with every host.
     """
 
     def __init__(
@@ -72,14 +79,21 @@ class Play:
         hub: Hub | None = None,
         first: int = 0,
         recorders: Mapping[int, EpisodeRecorder] | None = None,
-        **about: Any,
+        round: int = 0,
+        arm: str = "",
     ) -> None:
-        self.environment, self.decider, self.first = environment, decider, first
+        self.environment, self.decider, self.first, self.round = environment, decider, first, round
         self.hub, self.recorders = hub or Hub(), recorders or {}
         started = environment.begin(dict(enumerate(starts)))
         names = decider.begin(started)
         self.started = [
-            replace(started[place], controller=names[place], twin_of=None if start.twin_of is None else first + start.twin_of, **about)
+            replace(
+                started[place],
+                controller=names[place],
+                twin_of=None if start.twin_of is None else first + start.twin_of,
+                round=round,
+                arm=arm,
+            )
             for place, start in enumerate(starts)
         ]
         self.results: dict[int, HostFinished] = {}
@@ -93,7 +107,8 @@ class Play:
     def announce(self) -> None:
         """Record that the hosts begin."""
         for place, host in enumerate(self.started):
-            self._emit(place, 0, host)
+            if self._tells(place):
+                self._emit(place, 0, host)
 
     def run_epoch(self, progress: Callable[[int], None] | None = None) -> None:
         """Train every host that has not ended for an epoch, decide, act, and record all of it. progress: told how many are trained."""
@@ -106,15 +121,13 @@ class Play:
             if place in seen:
                 recorder.decided(seen[place], decisions[place])
         acted = self.environment.act(decisions)
-        if self.hub.on:
-            for place, each in acted.items():
-                events = [*epoch_events(seen[place].report), *trained[place].events, decided(decisions[place], seen[place]), *each.events]
-                self._emit(place, self.epoch, *events)
+        self._tell(seen, trained, decisions, acted)
         self._earned({place: each.reward for place, each in acted.items() if each.reward is not None}, self.epoch, ended=True)
         for place, each in acted.items():
             if each.result is not None:
                 self.results[place] = each.result
-                self._emit(place, self.epoch, each.result)
+                if self._tells(place):
+                    self._emit(place, self.epoch, each.result)
 
     def through(self, progress: Progress | None = None) -> list[HostFinished]:
         """All epochs from the first to the last; how each host ended."""
@@ -130,10 +143,43 @@ class Play:
         for place, reward in rewards.items():
             if place in self.recorders:
                 self.recorders[place].earned(reward.total)
-            if self.hub.on and self.started[place].twin_of is None:
+            if self.started[place].twin_of is None and self._details(place):
                 self._emit(place, epoch, Rewarded(total=reward.total, components=dict(reward.components)))
 
+    # The record
+
+    def _tell(
+        self,
+        seen: Mapping[int, Observation],
+        trained: Mapping[int, Trained],
+        decisions: Mapping[int, Decision],
+        acted: Mapping[int, Acted],
+    ) -> None:
+        """An epoch: the course of all hosts, the whole of some, and what must never go unseen of the others."""
+        if not self.hub.on:
+            return
+        if self.hub.details(self.round, 0):
+            self.hub.emit(hosts_trained({self.first + place: each.report for place, each in seen.items()}), epoch=self.epoch)
+        for place, each in acted.items():
+            before, after = trained[place].events, each.events
+            if self._details(place):
+                thought = self.decider.thought(place)
+                events = [*epoch_events(seen[place].report), *before, decided(decisions[place], seen[place], thought), *after]
+                if self.hub.observes:
+                    events.insert(-1 - len(after), observed(seen[place]))
+                self._emit(place, self.epoch, *events)
+            else:
+                self._emit(place, self.epoch, *(event for event in before if isinstance(event, RolledBack | Note)))
+
+    def _tells(self, place: int) -> bool:
+        """Whether beginning and end of a host are told: those of all hosts, until the record has its size."""
+        return self.hub.tells(self.round) and (not self.hub.full or self._details(place))
+
+    def _details(self, place: int) -> bool:
+        """Whether a host is told of in full: a twin as the host that it is the control of."""
+        twin_of = self.started[place].twin_of
+        return self.hub.details(self.round, place if twin_of is None else twin_of - self.first)
+
     def _emit(self, place: int, epoch: int, *events: Event) -> None:
-        if self.hub.on:
-            for event in events:
-                self.hub.emit(event, host=self.first + place, epoch=epoch)
+        for event in events:
+            self.hub.emit(event, host=self.first + place, epoch=epoch)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 from esper.leyline.config import Count, NonNegative, NonNegativeInt, Range, Share, Size, check_ranges
+from esper.nissa.config import TelemetryConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class StudyConfig:
     """Features of a slot in the policy."""
     threads: Annotated[int, Range(1, 1024)] = 1
     """CPU threads for torch."""
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     checkpoint_every: Count = 20
     """Epochs between checkpoints."""
 

@@ -12,11 +12,12 @@ from torch import Tensor
 from esper.leyline.actions import Decision
 from esper.leyline.errors import LearningError
 from esper.leyline.events import HostStarted
+from esper.simic.growth.episode import Thought
 from esper.simic.learning.repeated import Repeated, addresses
 from esper.simic.learning.rollout import RolloutBuffer
 from esper.simic.rewards import RewardStep
 from esper.tamiyo import Observation
-from esper.tamiyo.policy.batch import HEADS, ObservationBatch, decision_of
+from esper.tamiyo.policy.batch import HEADS, ObservationBatch, decision_of, values_of
 from esper.tamiyo.policy.heads import Exploration, uniforms
 from esper.tamiyo.policy.network import LSTMState
 from esper.tamiyo.policy.policy import Acted, Policy, PolicyState
@@ -45,6 +46,7 @@ class PolicyDecider:
         self.state = policy.initial_state(0)
         self.slots = 1
         self.step = 0
+        self._last: tuple[dict[int, int], Mapping[int, Observation], Acted] | None = None
 
     def begin(self, started: Mapping[int, HostStarted]) -> dict[int, str]:
         """All hosts begin together, with nothing remembered."""
@@ -62,6 +64,7 @@ class PolicyDecider:
         except FloatingPointError as error:
             raise LearningError(f"{error} at step {self.step + 1}; go on from a checkpoint before, with a lower learning rate") from error
         self.state = acted.state
+        self._last = {place: row for row, place in enumerate(places)}, seen, acted
         if self.buffer is not None:
             self.buffer.decided(places, self.step, batch, acted)
         self.step += 1
@@ -69,6 +72,16 @@ class PolicyDecider:
             place: decision_of(observation.masks, action, blueprints)
             for (place, observation), action in zip(seen.items(), acted.actions.tolist(), strict=True)
         }
+
+    def thought(self, place: int) -> Thought:
+        """What the last decision for that host was drawn from."""
+        assert self._last is not None, "nothing is decided yet"
+        rows, seen, acted = self._last
+        masks, row, blueprints = seen[place].masks, rows[place], self.policy.config.blueprints
+        chances = zip(HEADS, acted.chances[row].tolist(), strict=True)
+        # A head's probabilities are padded to those of the largest.
+        probabilities = {head: dict(zip(values_of(head, masks, blueprints), given, strict=False)) for head, given in chances}
+        return Thought(probabilities, float(acted.value[row]))
 
     def _alone(self, places: Sequence[int], batch: ObservationBatch, chance: Tensor | None) -> Acted:
         """The decisions of the hosts at these places, and the state of all hosts."""

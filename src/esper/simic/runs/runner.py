@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from esper.simic.plugins import load_plugins
 from esper.simic.runs.compare_config import CompareConfig, anchored
 from esper.simic.runs.headroom_config import HeadroomConfig
 from esper.simic.runs.ppo_config import PPORunConfig
+from esper.simic.runs.resuming import command_for, resume_command
 from esper.simic.runs.search_config import SearchConfig
 from esper.simic.runs.sweep_config import SweepConfig
 from esper.tolaria.storage.checkpoint import CheckpointStore
@@ -49,8 +49,6 @@ WORK = {
     "sweep": "sweep:SweepRun",
 }
 """By the config's kind: the module and the class of the run."""
-COMMANDS = ("compare", "headroom", "tune", "sweep")
-"""Kinds of config that are named like the command that starts such runs and goes on with them; that of the others is `train`."""
 
 
 class Stop:
@@ -66,18 +64,17 @@ def start(
     *,
     sinks: Sequence[Sink | str] = (),
     progress: Progress | None = None,
-    telemetry: bool = True,
 ) -> dict[str, Any]:
     """Begin a run in a new folder, by default runs/TASK-CONTROLLER-NNN, and see it through. Returns the summary.
 
     sinks: whoever wants to see the events as they happen, a display among them; the name of one that a plug-in registers makes it for the
-    folder. progress: told what share of the present round is done. telemetry: whether events are recorded in the folder.
+    folder. progress: told what share of the present round is done.
     """
     config = _anchored(config)
     _find_sinks(config, sinks)
     with RunFolder.create(path, name=_name(config), config=config, command=command) as folder:
         try:
-            return _run(folder, config, sinks, progress, telemetry)
+            return _run(folder, config, sinks, progress)
         except Interrupted:
             raise  # there is something to go on from
         except EsperError:
@@ -90,7 +87,6 @@ def resume(
     *,
     sinks: Sequence[Sink | str] = (),
     progress: Progress | None = None,
-    telemetry: bool = True,
     reset_heads: Sequence[str] = (),
     settings: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
@@ -108,7 +104,7 @@ def resume(
         if settings:
             folder.change_config(config)
             folder.log("changed: " + ", ".join(f"{key} is {value}" for key, value in settings.items()))
-        return _run(folder, config, sinks, progress, telemetry, reset_heads)
+        return _run(folder, config, sinks, progress, reset_heads)
 
 
 def _find_sinks(config: Config, sinks: Sequence[Sink | str]) -> None:
@@ -150,12 +146,12 @@ def _with_settings(config: Config, settings: Mapping[str, object]) -> Config:
 
 def command_of(config: Config) -> str:
     """The command that such a run is started with, and gone on with."""
-    return config.kind if config.kind in COMMANDS else "train"
+    return command_for(config.kind)
 
 
 def go_on(config: Config, run: Path) -> str:
     """How to go on with a run, for a message."""
-    return "go on with: " + shlex.join(["esper", command_of(config), "--resume", str(run)])
+    return f"go on with: {resume_command(config.kind, run)}"
 
 
 def read_config(path: Path) -> Config:
@@ -207,12 +203,12 @@ def _run(
     config: Config,
     sinks: Sequence[Sink | str],
     progress: Progress | None,
-    telemetry: bool,
     reset_heads: Sequence[str] = (),
 ) -> dict[str, Any]:
     store = CheckpointStore(folder.checkpoints, run=folder.id)
     made = [make_sink(each, folder.path) if isinstance(each, str) else each for each in sinks]
-    hub = Hub(JsonlSink(folder.events) if telemetry else None, made, log=folder.log)
+    journal = JsonlSink(folder.events) if config.telemetry.at_least("minimal") else None
+    hub = Hub(journal, made, log=folder.log, config=config.telemetry)
     work: Work | None = None
     try:
         with stop_on_signal() as stop:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from esper.leyline.config import Count, check_ranges
 from esper.leyline.errors import ConfigError
+from esper.nissa.config import TelemetryConfig
 from esper.simic.growth.config import ControllerRunConfig
 from esper.simic.runs.ppo_config import PPORunConfig
 
@@ -51,6 +52,11 @@ class SweepConfig:
     def plugins(self) -> tuple[Path, ...]:
         """Those of the runs."""
         return self.method_config.plugins
+
+    @property
+    def telemetry(self) -> TelemetryConfig:
+        """That of the runs."""
+        return self.method_config.telemetry
 
     @property
     def checkpoint_every(self) -> int:

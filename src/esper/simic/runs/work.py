@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -55,13 +56,24 @@ class Work(Protocol):
 def run_started(command: str, config: Any, *, task: str, hosts: int, rounds: int, **about: float | int | str) -> RunStarted:
     """What every run tells at its start; `about` is what else a person wants to know."""
     return RunStarted(
-        command=command, method=config.kind, task=task, hosts=hosts, rounds=rounds, seed=config.seed, versions=versions(), about=about
+        command=command, method=config.kind, task=task, hosts=hosts, rounds=rounds, seed=config.seed,
+        versions=versions(), machine=hardware(), about=about
     )
 
 
 def machine(choice: Choice, devices: Sequence[torch.device]) -> dict[str, str]:
     """Where and how hosts are trained, as a run tells it at its start."""
     return {"engine": choice.engine, "engine_why": choice.why, "devices": ", ".join(map(str, devices))}
+
+
+def hardware() -> dict[str, int | str]:
+    """What this machine is."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found: dict[str, int | str] = {"system": f"{platform.system()} {platform.release()}", "processor": platform.machine(), "cores": cores}
+    found["memory"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if torch.cuda.is_available():
+        found["gpus"] = ", ".join(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
+    return found
 
 
 def versions() -> dict[str, str]:

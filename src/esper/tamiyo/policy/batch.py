@@ -134,6 +134,11 @@ class ObservationBatch:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
+def values_of(head: Head, masks: Masks, blueprints: tuple[str, ...]) -> tuple[Any, ...]:
+    """What a head of a policy with these blueprints chooses among, in the order of its indices."""
+    return blueprints if head is Head.BLUEPRINT else masks.choices(head)
+
+
 def decision_of(masks: Masks, action: Sequence[int], blueprints: tuple[str, ...]) -> Decision:
     """The decision that an action [8] of a policy with these blueprints stands for."""
     indices = [int(index) for index in action]

@@ -218,6 +218,13 @@ class ActionDistribution:
             matters=matters,
         )
 
+    def chances(self, actions: Tensor) -> Tensor:
+        """[..., 8, V]: the probability of each value of each head, as drawn from, given op and slot of actions [..., 8]. V is the most
+        values that a head has; 0 beyond those of its own, and no meaning where it does not matter."""
+        rows = [acting.exp() for _, acting, _ in self._rows(actions)]
+        width = max(row.shape[-1] for row in rows)
+        return torch.cat([torch.nn.functional.pad(row, (0, width - row.shape[-1])) for row in rows], dim=-2)
+
     def likeliest(self, actions: Tensor) -> Tensor:
         """int64 [..., 8]: the likeliest value of each head given op and slot of actions [..., 8]; no meaning where it does not matter."""
         return torch.cat([log_p.argmax(dim=-1) for log_p, _, _ in self._rows(actions)], dim=-1)

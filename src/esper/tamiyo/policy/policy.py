@@ -55,6 +55,8 @@ class Acted:
     """[hosts]: as drawn, exploration included."""
     value: Tensor
     """[hosts]: expected return of the state, on the reward's own scale."""
+    chances: Tensor
+    """[hosts, 8, V]: what each head was drawn from; see `ActionDistribution.chances`."""
     state: PolicyState
 
 
@@ -138,17 +140,22 @@ class Policy(nn.Module):
         actions, distribution, actor = self.choose(batch, state.actor, uniforms, explore)
         value, critic = self.value(batch, state.critic)
         log_prob = distribution.score(actions).log_prob
-        # Read together, so that a device is waited for once: [hosts, 8 + 2], in double precision, which holds all three as they are.
-        rows = torch.cat([actions.double(), log_prob.unsqueeze(-1), value.double().unsqueeze(-1)], dim=-1)
+        chances = distribution.chances(actions).flatten(-2)
+        # Read together, so that a device is waited for once: [hosts, 8 + 2 + 8 V], in double precision, which holds all as they are.
+        rows = torch.cat([actions.double(), log_prob.unsqueeze(-1), value.double().unsqueeze(-1), chances], dim=-1)
         return rows, PolicyState(actor=actor, critic=critic)
 
     @torch.inference_mode()
     def acted(self, rows: Tensor, state: PolicyState) -> Acted:
-        """The decisions in rows [hosts, 8 + 2] of `step` that were brought to CPU memory."""
+        """The decisions in rows [hosts, 8 + 2 + 8 V] of `step` that were brought to CPU memory."""
         if not torch.isfinite(rows).all():
             raise FloatingPointError("a log-probability or value that the policy gives is not finite")
-        value = rows[:, -1].to(self.value_head.output.weight.dtype)
-        return Acted(actions=rows[:, :-2].long(), log_prob=rows[:, -2], value=value, state=state)
+        heads = len(Head)
+        actions, log_prob, value, chances = rows.split([heads, 1, 1, rows.shape[-1] - heads - 2], dim=-1)
+        value = value.squeeze(-1).to(self.value_head.output.weight.dtype)
+        return Acted(
+            actions=actions.long(), log_prob=log_prob.squeeze(-1), value=value, chances=chances.unflatten(-1, (heads, -1)), state=state
+        )
 
     def _logits(self, features: Tensor, slots: Tensor, batch: ObservationBatch) -> HeadLogits:
         """The heads' logits on top of the prior's log-probabilities, from features [..., hidden] and those of the slots [..., S, W]."""
