@@ -79,7 +79,8 @@ export class Live {
   onSeen(entries) {
     for (const entry of entries) {
       const view = this.views.get(entry.target);
-      if (view) view.visible = entry.isIntersecting;
+      // What is hidden, because there was nothing to show yet, is asked for again too.
+      if (view) view.visible = entry.isIntersecting || entry.target.hidden;
     }
     this.refresh();
   }

@@ -5,7 +5,7 @@
 import { ask, listen } from "./api.js";
 import { h, replace } from "./dom.js";
 import { ago, count } from "./format.js";
-import { progressBar, statusOf } from "./parts.js";
+import { METHODS, plural, progressBar, statusOf } from "./parts.js";
 import { spark } from "./spark.js";
 
 const AGAIN = 30_000;
@@ -86,18 +86,3 @@ function cardOf(card, points) {
     card.problem && h("div", { class: "flags" }, card.problem),
   );
 }
-
-/** Kinds of run in words. */
-export const METHODS = {
-  run: "hosts under a controller",
-  learn: "PPO",
-  bc: "behaviour cloning",
-  iql: "implicit Q-learning",
-  compare: "comparison",
-  headroom: "headroom",
-  tune: "tuning",
-  sweep: "sweep",
-  gardener: "Gardener",
-};
-
-const plural = (unit, number) => (number === 1 ? unit : unit === "pass" ? "passes" : `${unit}s`);

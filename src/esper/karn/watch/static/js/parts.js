@@ -38,3 +38,19 @@ export const rowsOf = ({ columns, rows }) => rows.map((row) => Object.fromEntrie
 
 /** A name and a value in a list of facts. */
 export const fact = (name, value) => [h("dt", {}, name), h("dd", {}, value)];
+
+/** Kinds of run in words. */
+export const METHODS = {
+  run: "hosts under a controller",
+  learn: "PPO",
+  bc: "behaviour cloning",
+  iql: "implicit Q-learning",
+  compare: "comparison",
+  headroom: "headroom",
+  tune: "tuning",
+  sweep: "sweep",
+  gardener: "Gardener",
+};
+
+/** A unit of progress, for so many of it. */
+export const plural = (unit, number) => (number === 1 ? unit : unit === "pass" ? "passes" : `${unit}s`);
