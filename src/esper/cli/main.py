@@ -36,6 +36,7 @@ COMMANDS: dict[str, str] = {
     "tune": "search the settings of a controller, within a budget of host epochs",
     "sweep": "one run of a method for each of several values of its settings",
     "export": "the grown network of a run as a plain module, torch.export or ONNX",
+    "watch": "a live page of a run, or of all runs",
     "runs": "the runs in a folder, and how they stand",
     "tasks": "what there is to train on, and whether its data is here",
     "blueprints": "the kinds of seed that can be germinated in a slot",

@@ -5,7 +5,7 @@
 import { ask } from "./api.js";
 import { h, replace } from "./dom.js";
 import { feed } from "./feed.js";
-import { ago, words } from "./format.js";
+import { ago, fixed, signed, words } from "./format.js";
 import { hostsSection } from "./hosts.js";
 import { learningSections } from "./learning.js";
 import { Live } from "./live.js";
@@ -42,7 +42,7 @@ export async function runPage(content, { signal, tell }, key) {
   show(overview);
   const learns = ["learn", "bc", "iql"].includes(overview.method);
   const lives = livesSection(live);
-  const parts = [learningSections(live, overview), hostsSection(live, overview, lives.take), lives.element, standingsSections(live, overview)];
+  const parts = [learningSections(live, overview), hostsSection(live, overview, lives.take), lives.element, standingsSections(live)];
   const ordered = learns ? [parts[0], parts[3], parts[1], parts[2]] : [parts[1], parts[2], parts[0], parts[3]];
   replace(content, head, notices, figures, points, ordered, feed(live), about);
   if (overview.method === "sweep") await showPoints(points, key, signal);
@@ -88,19 +88,20 @@ function flagOf(flag, key) {
 }
 
 function figure(each) {
-  const interval = each.low === null || each.high === null ? null : h("div", { class: "interval" }, `95 % interval ${bound(each.low)} to ${bound(each.high)}`);
+  const interval = each.low === null || each.high === null ? null : h("div", { class: "interval" }, `95 % interval ${bound(each, each.low)} to ${bound(each, each.high)}`);
   return h(
     "div",
     { class: "figure" },
     h("div", { class: "label" }, each.label),
-    h("div", { class: "value" }, each.text),
+    h("div", { class: "value" }, each.text.replace(/^-/, "−")),
     interval,
     each.note && h("div", { class: "note" }, each.note),
     spark(each.trend ?? [], `Trend of ${each.label}`),
   );
 }
 
-const bound = (value) => `${value > 0 ? "+" : ""}${value.toFixed(2)}`.replace("-", "−");
+/** An end of an interval, signed where the figure is. */
+const bound = ({ text }, value) => (/^[-+−]/.test(text) ? signed : fixed)(value);
 
 function showAbout(about, now) {
   const facts = [fact("command", h("code", {}, now.command)), fact("folder", h("code", {}, now.path)), fact("begun", new Date(now.created).toLocaleString("en-GB"))];
