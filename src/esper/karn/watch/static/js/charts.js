@@ -3,7 +3,7 @@
  */
 
 import { h, replace, s } from "./dom.js";
-import { short } from "./format.js";
+import { fixed, short } from "./format.js";
 import { drawStack, stackRange } from "./stacks.js";
 
 const COLOURS = 7;
@@ -82,10 +82,11 @@ class Chart {
   showLegend(place) {
     const { spec } = this;
     const at = place ?? spec.x.length - 1;
+    const resting = spec.stacked && place === null; // the last bar of a stack says nothing about the others
     const one = spec.series.length === 1 && !spec.stacked;
     const head = place === null ? [] : [h("li", { class: "faint" }, `${spec.xLabel} ${short(spec.x[at])}`)];
     if (one && place === null) return void replace(this.legend);
-    const items = spec.series.map((each, number) => each.silent ? null : h("li", {}, swatch(each, number, spec.stacked), each.label, " ", h("b", {}, value(spec, each.values[at]))));
+    const items = spec.series.map((each, number) => h("li", {}, swatch(each, number, spec.stacked), each.label, " ", resting ? "" : h("b", {}, value(spec, each.values[at]))));
     replace(this.legend, head, items);
   }
 
@@ -112,7 +113,6 @@ const dashOf = (series, number) => DASHES[(series.dash ?? number) % DASHES.lengt
 function options(spec, width, height, hover) {
   const faint = css("--faint");
   const axis = { stroke: faint, grid: { stroke: css("--grid"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
-  const format = spec.format ?? short;
   return {
     width,
     height,
@@ -121,8 +121,8 @@ function options(spec, width, height, hover) {
     cursor: { y: false, drag: { x: false, y: false }, points: { show: !spec.stacked } },
     scales: { x: { time: false, range: xRange(spec) }, y: { range: spec.stacked ? stackRange(spec.series) : yRange(spec) } },
     axes: [
-      { ...axis, size: 42, gap: 4, label: spec.xLabel, labelSize: 18, labelGap: 0, labelFont: "12px system-ui, sans-serif", incrs: spec.x.every(Number.isInteger) ? WHOLE : undefined, values: (_, ticks) => ticks.map(short) },
-      { ...axis, size: sizeOf, values: (_, ticks) => ticks.map((tick) => format(tick)) },
+      { ...axis, size: 24, gap: 4, label: spec.xLabel, labelSize: 20, labelGap: 0, labelFont: "12px system-ui, sans-serif", incrs: spec.x.every(Number.isInteger) ? WHOLE : undefined, values: (_, ticks) => ticks.map(short) },
+      { ...axis, size: sizeOf, values: (_, ticks) => tickTexts(ticks) },
     ],
     series: [{}, ...spec.series.map((each, number) => line(each, number, spec))],
     bands: (spec.bands ?? []).map(([high, low, strength]) => ({ series: [high + 1, low + 1], fill: transparent(colourOf(spec.series[high], high), strength) })),
@@ -164,6 +164,14 @@ function yRange(spec) {
 function sizeOf(plot, labels) {
   const longest = Math.max(0, ...(labels ?? []).map((label) => String(label).length));
   return Math.max(34, 12 + longest * 7);
+}
+
+/** All ticks with as many decimals as the step between them needs. */
+function tickTexts(ticks) {
+  const step = Math.abs(ticks[1] - ticks[0]);
+  if (!(step >= 1e-6) || Math.max(...ticks.map(Math.abs)) >= 1e4) return ticks.map(short);
+  const decimals = [0, 1, 2, 3, 4, 5].find((each) => Math.abs(step * 10 ** each - Math.round(step * 10 ** each)) < 1e-6) ?? 6;
+  return ticks.map((tick) => fixed(tick, decimals));
 }
 
 function transparent(colour, strength) {

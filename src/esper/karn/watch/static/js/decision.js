@@ -49,12 +49,11 @@ function seen({ epoch_finished: epoch, seeds, observed }, host, number) {
 function seedTable(seeds) {
   const columns = [
     { name: "slot", label: "seed", show: (seed) => chip(seed.slot, seed) },
-    { name: "alpha", label: "alpha", number: true, show: (seed) => fixed(seed.alpha) },
     { name: "contribution", label: "brings", number: true, show: (seed) => interval(seed.contribution, seed.contribution_error) },
     { name: "trial_contribution", label: "would bring", number: true, show: (seed) => interval(seed.trial_contribution, seed.trial_error) },
     { name: "gradient_health", label: "health", number: true, show: (seed) => fixed(seed.gradient_health) },
   ];
-  return table({ label: "Seeds", columns, rows: seeds }).element;
+  return [h("h3", { class: "apart" }, "Seeds"), table({ label: "Seeds", columns, rows: seeds }).element];
 }
 
 const interval = (value, error) => (value === null ? "–" : `${signed(value)}${error === null ? "" : ` ± ${fixed(error)}`}`);

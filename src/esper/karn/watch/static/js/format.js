@@ -13,7 +13,8 @@ export function fixed(value, decimals = 2) {
 /** The same with its sign. */
 export function signed(value, decimals = 2) {
   if (value === null || value === undefined || !Number.isFinite(value)) return NONE;
-  return (value > 0 ? "+" : "") + fixed(value, decimals);
+  const rounded = Number(value.toFixed(decimals)) || 0; // no minus in front of nothing
+  return (rounded > 0 ? "+" : "") + fixed(rounded, decimals);
 }
 
 /** A whole number. */

@@ -37,7 +37,7 @@ function hostParts(key, host) {
   const seeds = lanes(lanesSpec(host));
   const livesPart = section("host-lives", "Lives of its seeds", seeds.element);
   const decided = decisions(key, host);
-  const about = h("dl", { class: "facts" });
+  const about = h("dl", { class: "facts many" });
   grown.onChoice((epoch) => seeds.mark(epoch));
   return {
     elements: [

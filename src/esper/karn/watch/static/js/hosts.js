@@ -52,8 +52,8 @@ function fillCard(card, host) {
     h(
       "div",
       { class: "row" },
-      h("div", {}, h("span", { class: "big" }, fixed(row.val_accuracy)), h("span", { class: "label" }, differs ? ` ${signed(row.val_accuracy - row.control_accuracy)} against its twin` : " val")),
-      h("span", { class: "label" }, `${times(row.parameters_x)} size`),
+      h("div", {}, h("div", { class: "big" }, fixed(row.val_accuracy)), h("div", { class: "label" }, differs ? `${signed(row.val_accuracy - row.control_accuracy)} against its twin` : "val accuracy")),
+      h("div", { class: "size" }, h("b", {}, times(row.parameters_x)), h("div", { class: "label" }, `${whole(row.parameters)} parameters`)),
     ),
     spark(curve.val, `Host ${row.number}, val accuracy`, curve.control),
     h("div", { class: "chips" }, Object.entries(slots).map(([slot, state]) => chip(slot, state))),

@@ -79,7 +79,7 @@ function cardOf(card, points) {
     { class: "card", href },
     h("div", { class: "top" }, name, statusOf(card.status)),
     h("div", { class: "label" }, [card.task, card.controller, card.method === "run" ? null : METHODS[card.method] ?? card.method].filter(Boolean).join(" · ")),
-    h("div", { class: "row" }, h("div", {}, h("div", { class: "big" }, figure?.text ?? "–"), h("div", { class: "label" }, figure?.label ?? "no figure yet")), spark(card.curve, card.curve_label)),
+    h("div", { class: "row" }, h("div", {}, h("div", { class: "big" }, figure?.text ?? "–"), h("div", { class: "label" }, figure?.label ?? "no figure yet")), card.method !== "compare" && spark(card.curve, card.curve_label)),
     progressBar(card),
     h("div", { class: "row label" }, h("span", {}, done, points > 0 && ` · ${count(points, "point")}`), h("span", {}, ago(progress.updated ?? Date.parse(card.created) / 1000))),
     card.flags.length > 0 && h("div", { class: "flags" }, `⚑ ${count(card.flags.length, "red flag")}`),

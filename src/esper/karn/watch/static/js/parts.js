@@ -37,7 +37,7 @@ export function chip(slot, state) {
 export const rowsOf = ({ columns, rows }) => rows.map((row) => Object.fromEntries(columns.map((name, place) => [name, row[place]])));
 
 /** A name and a value in a list of facts. */
-export const fact = (name, value) => [h("dt", {}, name), h("dd", {}, value)];
+export const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
 
 /** Kinds of run in words. */
 export const METHODS = {

@@ -15,7 +15,7 @@ export function table({ label, columns, rows, sorted = "", down = true, most = 5
   const head = h("thead");
   const body = h("tbody");
   const more = h("button", { type: "button", onclick: () => ((state.shown += most * 4), draw()) });
-  const element = h("div", {}, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, h("table", {}, head, body)), more);
+  const element = h("div", {}, h("div", { class: "scroll rows", tabindex: "0", role: "region", "aria-label": label }, h("table", {}, head, body)), more);
 
   function draw() {
     const column = columns.find((each) => each.name === state.sorted);
