@@ -24,8 +24,8 @@ export function redraw() {
  * A chart.
  * @typedef {{label: string, values: (number|null)[], colour?: number, dash?: number, plain?: boolean, points?: boolean, width?: number}} Series
  * @typedef {{title: string, about?: string, xLabel: string, x: number[], series: Series[], bands?: [number, number, number][],
- *   stacked?: boolean, format?: (value: number) => string, range?: [number, number], height?: number}} Spec
- *   bands: pairs of series between which is filled, and how strongly. stacked: bars, one series on another.
+ *   stacked?: boolean, log?: boolean, format?: (value: number) => string, range?: [number, number], height?: number}} Spec
+ *   bands: pairs of series between which is filled, and how strongly. stacked: bars, one series on another. log: the y axis is logarithmic.
  * @param {Spec} spec
  * @returns {{element: HTMLElement, update: (spec: Spec) => void}}
  */
@@ -63,7 +63,8 @@ class Chart {
     this.uplot = null;
     if (!width) return;
     const { spec } = this;
-    const data = [spec.x, ...spec.series.map((each) => each.values)];
+    const shown = (values) => (spec.log ? values.map((each) => (each > 0 ? each : null)) : values);
+    const data = [spec.x, ...spec.series.map((each) => shown(each.values))];
     this.uplot = new uPlot(options(spec, width, this.plot.clientHeight, (place) => this.showLegend(place)), data, this.plot);
     this.showLegend(null);
   }
@@ -119,10 +120,10 @@ function options(spec, width, height, hover) {
     padding: [8, 12, 0, 0],
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false }, points: { show: !spec.stacked } },
-    scales: { x: { time: false, range: xRange(spec) }, y: { range: spec.stacked ? stackRange(spec.series) : yRange(spec) } },
+    scales: { x: { time: false, range: xRange(spec) }, y: spec.log ? { distr: 3 } : { range: spec.stacked ? stackRange(spec.series) : yRange(spec) } },
     axes: [
       { ...axis, size: 24, gap: 4, label: spec.xLabel, labelSize: 20, labelGap: 0, labelFont: "12px system-ui, sans-serif", incrs: spec.x.every(Number.isInteger) ? WHOLE : undefined, values: (_, ticks) => ticks.map(short) },
-      { ...axis, size: sizeOf, values: (_, ticks) => tickTexts(ticks) },
+      { ...axis, size: sizeOf, values: (_, ticks) => (spec.log ? ticks.map((tick) => (tick === null ? "" : short(tick))) : tickTexts(ticks)) },
     ],
     series: [{}, ...spec.series.map((each, number) => line(each, number, spec))],
     bands: (spec.bands ?? []).map(([high, low, strength]) => ({ series: [high + 1, low + 1], fill: transparent(colourOf(spec.series[high], high), strength) })),

@@ -4,7 +4,7 @@
 
 import { chart } from "./charts.js";
 import { choices, h, replace, section } from "./dom.js";
-import { fixed, short, signed, times, whole } from "./format.js";
+import { fixed, signed, times, whole } from "./format.js";
 import { hostHref } from "./hosts.js";
 import { lanes } from "./lanes.js";
 import { Live } from "./live.js";
@@ -56,7 +56,7 @@ function hostParts(key, host) {
       livesPart.hidden = now.lives.length === 0;
       seeds.update(lanesSpec(now));
       decided.update(now);
-      replace(about, Object.entries(now.member).filter(([, value]) => value !== "").map(([name, value]) => fact(name.replaceAll("_", " "), typeof value === "number" ? short(value) : String(value))));
+      replace(about, Object.entries(now.member).filter(([, value]) => value !== "").map(([name, value]) => fact(name.replaceAll("_", " "), String(value))));
     },
   };
 }

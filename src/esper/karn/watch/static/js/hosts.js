@@ -86,7 +86,8 @@ function many(live, rows, overview) {
     const found = shown.filter((row) => [row.number, row.task, row.arm, row.controller].some((each) => String(each ?? "").toLowerCase().includes(state.text)));
     listed.update(found);
     told.textContent = `${whole(found.length)} of ${whole(state.rows.length)}`;
-    replace(which, choices("Which hosts", options(state), only, choose));
+    const offered = options(state);
+    replace(which, offered.length > 1 && choices("Which hosts", offered, only, choose));
   }
 
   function take(next) {

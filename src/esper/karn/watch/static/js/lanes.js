@@ -27,7 +27,7 @@ export function lanes(spec) {
 
   function draw() {
     width = drawing.clientWidth;
-    if (width) replace(drawing, picture(shown, Math.max(width, 480)));
+    if (width) replace(drawing, picture(shown, Math.max(width, 320)));
   }
 
   return {

@@ -50,7 +50,7 @@ function roundsSection(live, x) {
       of("How far an update moved the policy", "KL divergence, exact and estimated.", [["train/kl", "KL"], ["train/approx_kl", "estimated KL"]]),
       of("Clip fraction", "Share of steps whose ratio left the clip range.", [["train/clip_fraction", "clip fraction"]]),
       of("Explained variance", "1: the critic knows what is coming; 0: no better than a constant. The ceiling is what a regression on the same observations finds.", [["train/explained_variance", "critic"], ["train/explained_variance_ceiling", "ceiling"]]),
-      of("Gradient norms", "By part of the policy, before clipping.", under("train/gradient_norm/")),
+      of("Gradient norms", "By part of the policy, before clipping; on a logarithmic scale.", under("train/gradient_norm/"), { log: true }),
       of("Losses", "", [["train/policy_gradient_loss", "policy"], ["train/value_loss", "value"], ["train/entropy_loss", "entropy"], ["train/prior_loss", "prior"]]),
       of("Held-out log-likelihood", "Of recorded decisions that were not learned from.", [["held_out/log_likelihood", "log-likelihood"]]),
       of("Agreement on held-out decisions", "Share of decisions that are the same.", held(metrics), { range: [0, 1.02] }),
@@ -61,7 +61,7 @@ function roundsSection(live, x) {
   return root;
 }
 
-const held = (metrics) => Object.keys(metrics).filter((name) => /^held_out\/.*(agree|accuracy)/.test(name)).map((name) => [name, words(name.replace("held_out/", ""))]);
+const held = (metrics) => Object.keys(metrics).filter((name) => /^held_out\/.*(agree|accuracy)/.test(name)).map((name) => [name, words(name.replace(/^held_out\/(accuracy\/)?/, ""))]);
 
 // Actions
 

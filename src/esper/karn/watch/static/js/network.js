@@ -121,7 +121,7 @@ function seedAt(place, state, narrow) {
     s("circle", { class: there ? "slot filled" : "slot", cx: x, cy: y, r: 8 }),
     !there && stage !== "DORMANT" && s("text", { x, y: y + 4, class: "small" }, mark),
     s("text", label, cut(slot, 12)),
-    !there && stage !== "DORMANT" && s("text", { x: seed.x, y: narrow ? seed.y + 4 : y - 16, class: "small" }, stageWord(stage)),
+    !there && stage !== "DORMANT" && s("text", narrow ? { x: x + 16, y: y + 4, class: "small", style: { "text-anchor": "start" } } : { x, y: y - 16, class: "small" }, stageWord(stage)),
     there && seedBox(seed, state),
   );
 }

@@ -43,7 +43,9 @@ export async function runPage(content, { signal, tell }, key) {
   const learns = ["learn", "bc", "iql"].includes(overview.method);
   const lives = livesSection(live);
   const parts = [learningSections(live, overview), hostsSection(live, overview, lives.take), lives.element, standingsSections(live)];
-  const ordered = learns ? [parts[0], parts[3], parts[1], parts[2]] : [parts[1], parts[2], parts[0], parts[3]];
+  const judged = ["compare", "headroom", "tune", "sweep"].includes(overview.method);
+  if (judged) parts.unshift(parts.pop());
+  const ordered = judged ? parts : learns ? [parts[0], parts[3], parts[1], parts[2]] : [parts[1], parts[2], parts[0], parts[3]];
   replace(content, head, notices, figures, points, ordered, feed(live), about);
   if (overview.method === "sweep") await showPoints(points, key, signal);
 }
