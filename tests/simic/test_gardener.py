@@ -648,7 +648,7 @@ def test_sinks_see_a_loop_without_a_run(digits):
         def close(self): ...
 
     Loop(digits, "wait", epochs=3, images=100, sinks=[Kept()]).run(1)
-    assert seen[:3] == ["run_started", "host_started", "epoch_finished"]
+    assert seen[:4] == ["run_started", "host_started", "hosts_trained", "epoch_finished"]
 
 
 # Scores that are no accuracy
@@ -711,4 +711,4 @@ def test_the_display_of_runs_shows_a_loop_too(digits, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "plan grows 1 host on Sequential for 3 epochs"
     assert [line.split(":")[0] for line in lines[1:]] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
-    assert "1 training" in lines[2]
+    assert "1 live seed" in lines[2]

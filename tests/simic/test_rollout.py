@@ -115,6 +115,7 @@ def test_hosts_written_together_are_as_those_written_one_by_one():
             actions=decisions.actions[host : host + 1],
             log_prob=decisions.log_prob[host : host + 1],
             value=decisions.value[host : host + 1],
+            chances=decisions.chances[host : host + 1],
             state=decisions.state,
         )
         apart.decided([host], 0, batch[host : host + 1], one)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from esper.cli.scene import Scene
 from esper.cli.scenes import scene_of
-from esper.leyline.events import Envelope, Note, RoundFinished, RunStarted, SinkFailed
+from esper.leyline.events import Anomaly, Envelope, Note, RoundFinished, RunStarted, SinkFailed
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -41,6 +41,9 @@ class QuietDisplay:
         match envelope.event:
             case Note(text=text):
                 self.remark(text)
+            case Anomaly(text=text):
+                where = "" if envelope.host is None else f"host {envelope.host}: "
+                self.remark(f"red flag: {where}{text}")
             case SinkFailed(sink=sink, error=error):
                 self.remark(f"sink {sink} failed and is dropped: {error}")
 

@@ -363,7 +363,7 @@ class PlansPlayed(Event):
 
 @event_type
 class Anomaly(Event):
-    """Something looks wrong: a detector of nissa/anomalies.py says so once when it begins, and again only after it was over."""
+    """Something looks wrong: a detector of nissa/anomalies says so once when it begins, and again only after it was over."""
 
     detector: str
     """In a word: entropy_collapse, value_collapse, ratio_explosion, gradient_pathology, reward_hacking, rollbacks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from esper.leyline.config import Count, Range, check_ranges
@@ -22,6 +22,7 @@ from esper.leyline.events import (
     SinkBehind,
     SinkFailed,
 )
+from esper.nissa.anomalies.config import AnomalyConfig
 
 LevelName = Literal["off", "minimal", "normal", "debug"]
 LEVELS: tuple[LevelName, ...] = ("off", "minimal", "normal", "debug")
@@ -52,6 +53,8 @@ class TelemetryConfig:
     events: Annotated[int, Range(1)] = 500_000
     """Events after which a record has its size (about 200 MB at normal): from there on one host of every tenth round is recorded in full,
     and of the other hosts nothing but what a round says of all."""
+
+    anomalies: AnomalyConfig = field(default_factory=AnomalyConfig)
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -19,14 +19,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from esper.leyline.errors import RunError
 from esper.leyline.events import Envelope, Event, Note, SinkFailed
+from esper.nissa.anomalies import Detectors
 from esper.nissa.config import MINIMAL, THINNED_ROUNDS, TelemetryConfig
 from esper.nissa.jsonl import JsonlSink
 
-BEGINNING: Mapping[str, int] = MappingProxyType({"seq": 0, "offset": 0})
+BEGINNING: Mapping[str, Any] = MappingProxyType({"seq": 0, "offset": 0, "detectors": None})
 """The position before the first event."""
 
 
@@ -65,9 +66,10 @@ class Hub:
         self._sinks = list(sinks)
         self._log = log or logging.getLogger("esper").warning
         self._seq = 0 if journal is None else journal.next_seq()
-        self._position = dict(BEGINNING)
+        self._position = {"seq": 0, "offset": 0}
         """Without a journal: what `restore` was given."""
         self._recording = True
+        self._detectors = Detectors(self.config.anomalies)
 
     @property
     def on(self) -> bool:
@@ -113,6 +115,9 @@ class Hub:
         if self._recording and self._seq == self.config.events and envelope.seq < self._seq:
             kept = f"one host of every {THINNED_ROUNDS}th round is recorded in full, and none of the others"
             self.emit(Note(text=f"the record has reached its {self.config.events:,} events: from here on {kept}"))
+        if self._recording:
+            for anomaly in self._detectors.see(envelope):
+                self.emit(anomaly, host=host, epoch=epoch)
 
     def flush(self, fsync: bool = False) -> None:
         """Pass on what the sinks hold back; to be called at the end of each epoch. `fsync` brings the journal down to the disk."""
@@ -120,16 +125,17 @@ class Hub:
         if self._journal is not None:
             self._journal.flush(fsync)
 
-    def position(self) -> dict[str, int]:
+    def position(self) -> dict[str, Any]:
         """Where the record stands, for a checkpoint. What came before is on the disk when this returns.
 
         seq: number of the next event. offset: bytes of the journal up to here. Without a journal it is where the record was left, so that a
-        run that is recorded again goes on there.
+        run that is recorded again goes on there. detectors: what is remembered of it to tell anomalies by.
         """
         self.flush(fsync=True)
-        return dict(self._position) if self._journal is None else {"seq": self._seq, "offset": self._journal.offset}
+        position = self._position if self._journal is None else {"seq": self._seq, "offset": self._journal.offset}
+        return {**position, "detectors": self._detectors.state()}
 
-    def restore(self, position: Mapping[str, int]) -> None:
+    def restore(self, position: Mapping[str, Any]) -> None:
         """Go back to where a checkpoint was saved: what was recorded after it is cut off, because it is about to happen again.
 
         `BEGINNING` starts the record anew. Raises RunError, and changes nothing, when the journal is not the one of that checkpoint.
@@ -144,6 +150,9 @@ class Hub:
                 )
             self._journal.truncate_to(offset)
         self._seq, self._position = seq, {"seq": seq, "offset": offset}
+        self._detectors = Detectors(self.config.anomalies)
+        if position["detectors"] is not None:
+            self._detectors.load_state(position["detectors"])
 
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
