@@ -161,9 +161,6 @@ class LiveDisplay(PlainDisplay):
     def render(self) -> Group:
         """The picture as it is now."""
         from rich.console import Group
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
 
         scene = self.scene
         if scene is None:
@@ -172,11 +169,20 @@ class LiveDisplay(PlainDisplay):
         if self.beyond or self.round >= self.clock.total:
             done = min(self.clock.total, self.round + self.beyond + self.share)
         left = self.clock.left(done)
-        pace = f" {scene.unit} {self.round}" + (f", {left} left" if left else "")
-        bar = Table.grid()
-        bar.add_row(ProgressBar(total=1.0, completed=min(1.0, done / self.clock.total), width=40), Text(pace))
-        # The headline is not the table's title, which would be broken off where a narrow table ends.
-        return Group(Text(scene.headline(), style="bold"), *scene.body(), bar)
+        return picture(scene, done / self.clock.total, f"{scene.unit} {self.round}" + (f", {left} left" if left else ""))
+
+
+def picture(scene: Scene, share: float, place: str) -> Group:
+    """A scene with a bar below it: so much of the run is done, from 0 to 1, and where it is in words."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    bar = Table.grid()
+    bar.add_row(ProgressBar(total=1.0, completed=min(1.0, share), width=40), Text(f" {place}"))
+    # The headline is not the table's title, which would be broken off where a narrow table ends.
+    return Group(Text(scene.headline(), style="bold"), *scene.body(), bar)
 
 
 def make_display(quiet: bool, rewards: bool) -> QuietDisplay:

@@ -38,6 +38,7 @@ COMMANDS: dict[str, str] = {
     "export": "the grown network of a run as a plain module, torch.export or ONNX",
     "watch": "a live page of a run, or of all runs",
     "runs": "the runs in a folder, and how they stand",
+    "query": "ask runs in SQL: events, hosts, seeds, decisions, rounds",
     "tasks": "what there is to train on, and whether its data is here",
     "blueprints": "the kinds of seed that can be germinated in a slot",
     "benchmark": "what Esper costs on this machine, and what has changed",

@@ -122,11 +122,30 @@ def row_of(line: bytes, seq: int, kind: str) -> Row | None:
             return None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    if b'NaN"' in line or b'Infinity"' in line:
-        data = {name: value if _FIELDS[kind][name] == "str" else _numbers(value) for name, value in data.items()}
+    if _has_words(line):
+        data = _without_words(data, kind)
     if not data.keys().isdisjoint(ENVELOPE):
         data = {column_of(kind, name): value for name, value in data.items()}
     return {"seq": seq, "time": found["time"], "host": found["host"], "epoch": found["epoch"], "kind": kind, **data}
+
+
+def without_words(line: bytes, kind: str) -> bytes:
+    """A line with null in place of the words for NaN and infinities; one that is damaged as it is."""
+    if not _has_words(line):
+        return line
+    try:
+        found = json.loads(line)
+        return json.dumps({**found, "data": _without_words(found["data"], kind)}).encode()
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return line
+
+
+def _has_words(line: bytes) -> bool:
+    return b'NaN"' in line or b'Infinity"' in line
+
+
+def _without_words(data: dict[str, Any], kind: str) -> dict[str, Any]:
+    return {name: value if _FIELDS[kind][name] == "str" else _numbers(value) for name, value in data.items()}
 
 
 def _numbers(value: Any) -> Any:

@@ -35,10 +35,11 @@ class _Changed(Exception):
 class Record:
     """A run folder, as far as it is written. `refresh` reads on; until then everything stays as it was found.
 
-    Several threads may ask at once. Raises RunError where there is no run.
+    events: whether they are read at all; a list of many runs has enough in the summaries of those that are finished. Several threads may
+    ask at once. Raises RunError where there is no run.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, events: bool = True) -> None:
         self.path = Path(path)
         self.info: RunInfo = read_run(self.path)
         self.summary: dict[str, Any] | None = None
@@ -50,7 +51,7 @@ class Record:
         self._lock = RLock()
         self._seen: dict[str, tuple[int, int]] = {}
         self._problems: dict[str, str] = {}
-        self._begun = False
+        self._events, self._begun = events, not events
         self._tail = b""
         self._forget()
         self._read_files()
@@ -143,7 +144,7 @@ class Record:
     def _read_events(self) -> bool:
         """Note the whole lines that were not read yet; whether there were any."""
         now, self._begun = self._signature(EVENTS), True
-        if now == self._seen.get(EVENTS):
+        if now == self._seen.get(EVENTS) or not self._events:
             return False
         before = self.generation, self._index.offset, self._index.wrong
         try:
@@ -245,6 +246,13 @@ class Record:
                 return self._parsed([seq for seq in wanted if 0 <= seq < len(self._index)])
             except _Changed:
                 raise RunError(f"{self.path / EVENTS} changes faster than it can be read") from None
+
+    def lines(self, numbers: Iterable[int]) -> list[bytes]:
+        """The lines of the events of these numbers, as they are in the file; whether each is whole shows when it is parsed."""
+        self._begin()
+        with self._lock, open(self.path / EVENTS, "rb", buffering=0) as file:
+            spans = [self._index.span(seq) for seq in numbers]
+            return [os.pread(file.fileno(), size - 1, start) for start, size in spans]
 
     def remembered(self, key: Any, work_out: Callable[[], T]) -> T:
         """What a function gave for this state of the record; it is asked once."""

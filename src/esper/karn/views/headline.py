@@ -59,8 +59,10 @@ def _figures(record: Record, method: str) -> list[Figure]:
     for key, make in by_key.items():
         if key in summary:
             return make(record, summary)
-    if isinstance(summary.get("hosts"), list) and summary["hosts"]:
+    if "hosts" in summary:
         return _grown(record, summary)
+    if "history" in summary:
+        return _gardened(summary["history"])
     running: dict[str, Callable[[Record], list[Figure]]] = {"learn": _learning, "bc": _passes, "iql": _passes, "headroom": _plans}
     if method in ("compare", "tune", "sweep"):
         return _ahead(record)
@@ -125,6 +127,16 @@ def _growing(record: Record) -> list[Figure]:
     sizes = [course.parameters[course.epoch] / started(record)[number]["parameters"] for number, course in now.items() if course.epoch]
     figures.append(figure("size", mean(sizes), "x.2f", "of the bare host"))
     return figures
+
+
+def _gardened(history: list[dict[str, Any]]) -> list[Figure]:
+    """A network that grew in a loop of its user's own."""
+    if not history:
+        return []
+    last = history[-1]
+    trend = [entry["accuracy"] for entry in history]
+    figures = [figure("val accuracy", last["accuracy"], note=f"{last['score']} after epoch {last['epoch']}", trend=trend)]
+    return [*figures, figure("size", last["parameters"] / history[0]["parameters"], "x.2f", "of what it was after the first epoch")]
 
 
 def _means(record: Record) -> tuple[list[float], list[float]]:

@@ -86,6 +86,8 @@ def progress(record: Record) -> dict[str, Any]:
         total = record.config["rounds"]  # a run may go on for longer than it was begun for
     newest = record.at([len(record) - 1])
     finished = record.info.status == "finished"
+    if finished and not last:
+        done = total = _rounds(record)  # of a run of which no events were read
     return {
         "unit": UNITS.get(method, "round"),
         "done": done,
@@ -94,6 +96,17 @@ def progress(record: Record) -> dict[str, Any]:
         "updated": newest[0]["time"] if newest else None,
         "events": len(record),
     }
+
+
+def _rounds(record: Record) -> int:
+    """The rounds that a finished run had, by its summary; 0 where that does not say."""
+    summary = record.summary or {}
+    if "hosts" in summary and isinstance(summary["hosts"], list):
+        return max((len(host.get("val_accuracies", ())) for host in summary["hosts"] if isinstance(host, dict)), default=0)
+    for name in ("rounds", "epochs", "history"):
+        if isinstance(summary.get(name), list):
+            return len(summary[name])
+    return 0
 
 
 def _share(record: Record, method: str, done: int, total: int) -> float:
