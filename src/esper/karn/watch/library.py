@@ -48,9 +48,10 @@ class Library:
 
     def get(self, key: str) -> Watched:
         """The run of that key. Raises RunError where none was ever listed under it; one that has vanished is found, and says so itself."""
+        if key in self._watched:  # without the lock, which a listing may hold for a while
+            return self._watched[key]
         with self._lock:
-            if key not in self._watched:
-                self._list()
+            self._list()
             if key not in self._watched:
                 raise RunError(str(unknown("run", key, self._watched)))
             return self._watched[key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import secrets
 import socket
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -40,7 +41,7 @@ class WatchServer(uvicorn.Server):
 
     def __init__(self, root: Path, *, port: int | None = None, host: str = LOOPBACK[0]) -> None:
         """Raises RunError for a folder that is not there, and ConfigError for a port or an address that cannot be had."""
-        library = Library(root)
+        self._library = library = Library(root)
         self.sockets = [_bind(host, port)]
         bound = self.sockets[0].getsockname()[1]
         access = Access(token=secrets.token_urlsafe(24), port=bound, address=host.lower())
@@ -64,6 +65,8 @@ class WatchServer(uvicorn.Server):
 
     def serve_forever(self) -> None:
         """Serve until Ctrl-C, which is raised as KeyboardInterrupt when all is closed."""
+        # What is there is read while the browser starts.
+        threading.Thread(target=self._library.cards, daemon=True).start()
         self.run(sockets=self.sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -34,6 +34,7 @@ export async function ask(path, signal) {
 export const runPath = (key, view) => `/api/run/${encodeURIComponent(key)}/${view}`;
 
 const BEFORE_RETRY = 2000;
+const BEFORE_REST = 5000;
 
 /**
  * A stream of server-sent events that comes back whenever it is lost. The browser says then how far it had seen, so nothing is missed.
@@ -62,6 +63,13 @@ export function listen(path, handlers, tell, signal) {
       });
     }
   };
+  // A browser has six connections to a server; a tab that nobody sees gives its own back, and goes on from where it was.
+  const rest = () => {
+    clearTimeout(timer);
+    if (!document.hidden && source.readyState === EventSource.CLOSED) open();
+    else if (document.hidden) timer = setTimeout(() => source.close(), BEFORE_REST);
+  };
+  document.addEventListener("visibilitychange", rest, { signal });
   signal.addEventListener("abort", () => {
     clearTimeout(timer);
     source?.close();

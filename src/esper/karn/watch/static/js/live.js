@@ -19,7 +19,11 @@ export class Live {
     this.tell = tell;
     this.views = new Map();
     this.listeners = [];
+    this.waiting = [];
     this.timer = 0;
+    this.gone = false;
+    this.lately = false;
+    this.status = "";
     this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: "300px" });
     signal.addEventListener("abort", () => {
       clearTimeout(this.timer);
@@ -32,6 +36,7 @@ export class Live {
   async begin() {
     const overview = JSON.parse(await ask(runPath(this.key, "overview"), this.signal));
     this.connect(overview.at);
+    this.status = overview.status;
     return overview;
   }
 
@@ -55,7 +60,8 @@ export class Live {
 
   heard(message, stale) {
     for (const listener of this.listeners) listener(message);
-    if (message.gone !== undefined) return;
+    this.gone = message.gone !== undefined;
+    if (this.gone) return;
     // A status can change without an event, and a summary comes with the last one: both are worth another look.
     for (const view of this.views.values()) view.stale ||= stale || message.overview.status !== this.status;
     this.status = message.overview.status;
@@ -69,11 +75,25 @@ export class Live {
    * @param {(data: Object) => void} show called with the data whenever it is another
    * @returns {Promise<void>} when it was shown for the first time
    */
-  async add(name, element, show) {
+  add(name, element, show) {
     const view = { name, element, show, text: "", stale: false, visible: true, busy: false };
     this.views.set(element, view);
     this.seen.observe(element);
-    await this.fetch(view);
+    return new Promise((shown) => {
+      this.waiting.push({ view, shown });
+      if (this.waiting.length === 1) setTimeout(() => this.fetchWaiting());
+    });
+  }
+
+  /** Ask for what was added, in the order in which it stands on the page: what is seen first is there first. */
+  async fetchWaiting() {
+    while (this.waiting.length) {
+      this.waiting.sort((a, b) => (a.view.element.compareDocumentPosition(b.view.element) & Node.DOCUMENT_POSITION_FOLLOWING ? -1 : 1));
+      const [{ view, shown }] = this.waiting;
+      await this.fetch(view);
+      this.waiting.splice(this.waiting.findIndex((each) => each.view === view), 1);
+      shown();
+    }
   }
 
   onSeen(entries) {
@@ -86,7 +106,7 @@ export class Live {
   }
 
   refresh() {
-    if (this.timer || document.hidden || this.signal.aborted) return;
+    if (this.timer || this.gone || document.hidden || this.signal.aborted) return;
     if (![...this.views.values()].some((view) => view.stale && view.visible)) return;
     this.timer = setTimeout(async () => {
       await Promise.all([...this.views.values()].filter((view) => view.stale && view.visible).map((view) => this.fetch(view)));
