@@ -19,6 +19,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from esper.cli.main import main
+from esper.karn.watch.app import VIEWS
 from esper.karn.watch.library import Library
 from esper.karn.watch.security import Access
 from esper.karn.watch.server import WatchServer
@@ -129,7 +130,9 @@ def test_the_link_gives_a_cookie_and_the_cookie_everything_else(visitor: Visitor
     assert visitor.ask("/")[0] == visitor.ask("/api/runs")[0] == visitor.ask("/favicon.ico")[0] == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/?token=", "/?token=wrong", "/api/runs", "/api/stream", "/api/run/first/overview", "/static/js/main.js", "/none"])
+@pytest.mark.parametrize(
+    "path", ["/", "/?token=", "/?token=wrong", "/api/runs", "/api/stream", "/api/run/first/overview", "/static/js/main.js", "/none"]
+)
 def test_without_the_token_nothing_is_given(visitor: Visitor, path: str):
     status, headers, body = visitor.ask(path, cookie=False)
     assert status == 403
@@ -237,7 +240,7 @@ def test_all_runs_and_all_views_are_there(visitor: Visitor):
     for key in ("first", "a sweep?#%/points/001"):
         place = f"/api/run/{quote(key, safe='')}"
         assert visitor.json(f"{place}/overview")["key"] == key
-        for view in ("hosts", "lives", "actions", "rounds", "entropies", "rewards", "calibration", "blueprints", "arms", "distribution", "summary", "host/0"):
+        for view in (*VIEWS, "host/0", "feed"):
             visitor.json(f"{place}/{view}")
     assert visitor.json("/api/run/first/decision/0/1")["op"] == "GERMINATE"
     newest = visitor.json("/api/run/first/feed?limit=3")

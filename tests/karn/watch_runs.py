@@ -74,22 +74,24 @@ class Story:
                 self._epoch(number, before)
             numbers = tuple(range(2 * self.hosts))
             accuracy = tuple(self._accuracy(number) for number in numbers)
-            zeros = (0,) * len(numbers)
-            self.emit(HostsTrained(hosts=numbers, val_accuracy=accuracy, parameters=(150,) * len(numbers), live=zeros, fossils=zeros), None, self.epoch)
+            sizes, zeros = (150,) * len(numbers), (0,) * len(numbers)
+            self.emit(HostsTrained(hosts=numbers, val_accuracy=accuracy, parameters=sizes, live=zeros, fossils=zeros), None, self.epoch)
             self.emit(RoundFinished(round=self.epoch, rounds=EPOCHS))
         return self
 
     def flag(self) -> Story:
         """Something looks wrong."""
-        self.emit(Anomaly(detector="reward_hacking", text=f"seeds of {self.blueprint} earn and bring nothing", value=2.0, threshold=1.0), 0, self.epoch)
+        text = f"seeds of {self.blueprint} earn and bring nothing"
+        self.emit(Anomaly(detector="reward_hacking", text=text, value=2.0, threshold=1.0), 0, self.epoch)
         return self
 
     def finish(self) -> Story:
         """Every host ends, and the run."""
         for number in range(2 * self.hosts):
             life = SeedLife(
-                slot=SLOTS[0], blueprint=self.blueprint, style="LINEAR_ADD", born=1, ended=7, outcome="fossilized", contribution=2.5, parameters=50
-            )
+                slot=SLOTS[0], blueprint=self.blueprint, style="LINEAR_ADD", born=1, ended=7, outcome="fossilized", contribution=2.5,
+                parameters=50,
+            )  # fmt: skip
             grown = number < self.hosts
             ended = HostFinished(
                 val_accuracy=self._accuracy(number), val_loss=0.5, test_accuracy=None, test_loss=None, host_parameters=100,
@@ -116,14 +118,15 @@ class Story:
         measured = EpochFinished(val_accuracy=self._accuracy(number), parameters=150, per_class=(), flops={"forward": 1}, **losses)  # type: ignore[arg-type]
         self.emit(measured, number, self.epoch)
         if before not in (Stage.DORMANT, Stage.UNKNOWN):
-            nothing = dict.fromkeys(("contribution_loss", "trial_contribution", "trial_error", "trial_loss", "gradient_norm", "gradient_ratio"))
+            names = ("contribution_loss", "trial_contribution", "trial_error", "trial_loss", "gradient_norm", "gradient_ratio")
+            nothing = dict.fromkeys(names)
             seed = {"slot": SLOTS[0], "stage": before, "blueprint": self.blueprint, "alpha": min(1.0, self.epoch / 8)}
             self.emit(SeedMeasured(contribution=2.5, contribution_error=0.5, gradient_health=1.0, **seed, **nothing), number, self.epoch)  # type: ignore[arg-type]
         op = Op.GERMINATE if self.epoch == 1 else Op.WAIT
         decision = Decision(op=op, slot=SLOTS[0] if op else "", blueprint=self.blueprint if op else "", reason="as it seems")
         legal: dict[str, tuple[str, ...]] = {"op": ("WAIT", "GERMINATE")}
         legal |= {"blueprint": (self.blueprint, "norm")} if op else {}
-        chances = {head: (0.75, 0.25) for head in legal}
+        chances = dict.fromkeys(legal, (0.75, 0.25))
         self.emit(Decided(decision=decision, legal=legal, probabilities=chances, value=0.5), number, self.epoch)
         if self.stage is not before:
             changed = StageChanged(slot=SLOTS[0], before=before, after=self.stage, cause="tick", blueprint=self.blueprint, parameters=50)

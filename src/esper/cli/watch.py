@@ -25,13 +25,13 @@ def main(argv: list[str]) -> int:
     """Run the command with its own arguments."""
     parser = Parser(
         prog="esper watch",
-        description="Watch runs: a live page in the browser, made from their folders alone. It can be started, stopped and started again at "
-        "any time; runs neither wait for it nor notice it.",
+        description="Watch runs: a live page in the browser, made from their folders alone. It can be started, stopped and started again "
+        "at any time; runs neither wait for it nor notice it.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("path", nargs="?", type=Path, default=Path("runs"), metavar="RUN", help="a run, or a folder of runs (default: runs)")
+    parser.add_argument("path", nargs="?", type=Path, default=Path("runs"), metavar="RUN", help="a run or a folder of runs (default: runs)")
     parser.add_argument("--terminal", action="store_true", help="a compact view of one run in this terminal, no page")
     parser.add_argument("--no-browser", action="store_true", help="print the link, open nothing")
     parser.add_argument("--port", type=_port, metavar="N", help="the port to serve at (default: a free one, 8765 if it is)")
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
     server = WatchServer(arguments.path, port=arguments.port, host=arguments.host)
     if server.link.open_to_others:
         print(
-            f"esper: the page can be reached from other machines at {arguments.host}, without encryption; whoever has the link sees the runs",
+            f"esper: other machines can reach the page at {arguments.host}, without encryption; whoever has the link sees the runs",
             file=sys.stderr,
         )
     print(f"watching {arguments.path}: {server.link.url}\nCtrl-C ends the page; runs go on", flush=True)
