@@ -370,6 +370,7 @@ def test_positions_are_read_strictly():
         (["nowhere"], "there is no folder nowhere"),
         (["x" * 5000], "there is no folder"),
         (["damaged"], "was not written by Esper"),
+        (["other"], "other is not a run, and there is none in it"),
         ([".", "--port", "0"], "expected a number from 1 to 65535"),
         ([".", "--port", "ten"], "expected a number from 1 to 65535"),
         ([".", "--host", "192.0.2.1"], "no address of this machine"),
@@ -378,6 +379,7 @@ def test_positions_are_read_strictly():
     ],
 )
 def test_mistakes_are_one_sentence(arguments, sentence, tmp_path, monkeypatch, capsys):
+    (tmp_path / "other" / "things").mkdir(parents=True)
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "run.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
@@ -424,3 +426,8 @@ def test_a_library_knows_its_runs_by_name_alone(runs: Path):
     assert library.get("first").path == runs / "first"
     with pytest.raises(RunError, match="unknown run"):
         library.get("../runs/first")
+
+
+def test_watching_loads_no_torch():
+    program = "import sys, esper.karn.watch.server, esper.cli.watch; print({'torch', 'matplotlib', 'rich'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -80,7 +80,13 @@ export function feed(live) {
       state.events.set(event.seq, event);
       list.prepend(entry(event));
     }
-    while (list.childElementCount > KEPT && away === null) list.lastElementChild.remove();
+    while (list.childElementCount > KEPT && away === null) {
+      // What is dropped can be asked for again: it comes before the oldest that stays.
+      state.events.delete(Number(list.lastElementChild.dataset.seq));
+      list.lastElementChild.remove();
+      state.before = Number(list.lastElementChild.dataset.seq);
+      more.hidden = false;
+    }
     told.textContent = "";
     if (away !== null) list.scrollTop = list.scrollHeight - away;
   });

@@ -103,7 +103,7 @@ function sizeSpec({ curve }) {
 }
 
 function lanesSpec({ row, slots, lives }) {
-  return { lives, epochs: row.epochs, lanes: slots.map((slot) => ({ host: row.number, slot, label: slot })) };
+  return { lives, epochs: row.epochs, lanes: slots.map((slot) => ({ host: row.number, slot, label: slot })), until: new Map([[row.number, row.epoch]]) };
 }
 
 function decisions(key, host) {

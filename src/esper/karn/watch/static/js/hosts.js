@@ -14,7 +14,8 @@ const MOST_CARDS = 16;
 /** The section of hosts; it shows itself once there are any. `told` gets the rows of all of them. */
 export function hostsSection(live, overview, told) {
   const body = h("div");
-  const root = section("hosts", "Hosts", body);
+  const coarse = h("p", { class: "notice" }, "Decisions, seeds and rewards of the hosts are not recorded at this run's level of telemetry; --telemetry normal records them of a sample of the hosts, debug of all.");
+  const root = section("hosts", "Hosts", coarse, h("p"), body);
   root.hidden = true;
   let shown = null;
   live.add("hosts", root, (data) => {
@@ -22,6 +23,7 @@ export function hostsSection(live, overview, told) {
     told(every);
     const rows = every.filter((row) => row.twin_of === null);
     root.hidden = rows.length === 0;
+    coarse.hidden = data.detailed.length > 0 || every.every((row) => row.epoch === 0);
     if (!rows.length) return;
     const kind = rows.length <= MOST_CARDS ? `cards ${rows.map((row) => row.number)}` : "table";
     if (shown?.kind !== kind) {

@@ -12,8 +12,9 @@ const LETTER = 6.6;
 const OUTCOME_STAGES = { fossilized: "FOSSILIZED", pruned: "PRUNED", unfinished: "HOLDING", alive: "TRAINING" };
 
 /**
- * @param {{lives: Object[], epochs: number, lanes: {host: number, slot: string, label: string, href?: string}[], now?: number}} spec
- *   epochs: how far the axis goes. now: an epoch to mark.
+ * @param {{lives: Object[], epochs: number, lanes: {host: number, slot: string, label: string, href?: string}[],
+ *   until: Map<number, number>, now?: number}} spec
+ *   epochs: how far the axis goes. until: how far each host is, to which a seed that is alive has lived. now: an epoch to mark.
  * @returns {{element: HTMLElement, update: (spec: Object) => void, mark: (epoch: number) => void}}
  */
 export function lanes(spec) {
@@ -43,7 +44,7 @@ export function lanes(spec) {
   };
 }
 
-function picture({ lives, epochs, lanes: rows, now }, width) {
+function picture({ lives, epochs, lanes: rows, until, now }, width) {
   const left = Math.min(200, 18 + Math.max(4, ...rows.map((row) => row.label.length)) * LETTER);
   const height = TOP + rows.length * LANE + 34;
   const x = (epoch) => left + (epoch / Math.max(1, epochs)) * (width - left - 16);
@@ -58,7 +59,7 @@ function picture({ lives, epochs, lanes: rows, now }, width) {
     ]),
     s("text", { x: (left + width) / 2, y: bottom + 30, style: { "text-anchor": "middle" } }, "epoch"),
     rows.map((row, number) => label(row, TOP + (number + 0.5) * LANE, left, width)),
-    lives.filter((life) => places.has(`${life.host} ${life.slot}`)).map((life) => lifeLine(life, TOP + places.get(`${life.host} ${life.slot}`) * LANE, x, epochs)),
+    lives.filter((life) => places.has(`${life.host} ${life.slot}`)).map((life) => lifeLine(life, TOP + places.get(`${life.host} ${life.slot}`) * LANE, x, epochs, until.get(life.host) ?? epochs)),
     now !== undefined && s("line", { class: "now", x1: x(now), x2: x(now), y1: TOP, y2: bottom }),
   );
 }
@@ -68,8 +69,8 @@ function label(row, y, left, width) {
   return [s("line", { class: "lane", x1: left, x2: width - 16, y1: y, y2: y }), row.href ? s("a", { href: row.href }, text) : text];
 }
 
-function lifeLine(life, top, x, epochs) {
-  const end = life.ended ?? epochs;
+function lifeLine(life, top, x, epochs, until) {
+  const end = life.ended ?? until;
   const marks = life.stages.length ? life.stages : [[life.born, OUTCOME_STAGES[life.outcome]]];
   const inside = marks.filter(([epoch]) => epoch <= end);
   const spans = inside.map(([from, stage], number) => [from, number + 1 < inside.length ? inside[number + 1][0] : end, stage]).filter(([, , stage]) => !["PRUNED", "DORMANT", "EMBARGOED", "RESETTING"].includes(stage) || !life.stages.length);

@@ -31,7 +31,7 @@ export function livesSection(live) {
     const hosts = new Set(shown.map((lane) => lane.host));
     const lives = state.lives.filter((life) => hosts.has(life.host));
     const epochs = Math.max(1, ...state.rows.filter((row) => hosts.has(row.number)).map((row) => row.epochs), ...lives.map((life) => life.ended ?? 0));
-    const spec = { lives, epochs, lanes: shown };
+    const spec = { lives, epochs, lanes: shown, until: new Map(state.rows.map((row) => [row.number, row.epoch])) };
     tools.hidden = every.length <= MOST;
     told.textContent = `${count(state.lives.length, "seed")} in ${whole(every.length)} slots; ${shown.length} of these are shown`;
     if (state.drawn) state.drawn.update(spec);

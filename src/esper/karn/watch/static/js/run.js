@@ -68,6 +68,7 @@ function showNotices(notices, now) {
     now.problem && h("p", { class: "notice problem" }, now.problem),
     now.status === "interrupted" && stopped(now),
     now.status === "new" && h("p", { class: "notice" }, "This run has not begun to record anything."),
+    now.status !== "new" && now.progress.events === 0 && h("p", { class: "notice" }, "No events are recorded of this run: its telemetry is off, or it has only just begun."),
   );
 }
 
