@@ -24,8 +24,8 @@ export function redraw() {
  * A chart.
  * @typedef {{label: string, values: (number|null)[], colour?: number, dash?: number, plain?: boolean, points?: boolean, width?: number}} Series
  * @typedef {{title: string, about?: string, xLabel: string, x: number[], series: Series[], bands?: [number, number, number][],
- *   stacked?: boolean, log?: boolean, format?: (value: number) => string, range?: [number, number], height?: number}} Spec
- *   bands: pairs of series between which is filled, and how strongly. stacked: bars, one series on another. log: the y axis is logarithmic.
+ *   stacked?: boolean, log?: boolean, whole?: boolean, format?: (value: number) => string, range?: [number, number], height?: number}} Spec
+ *   bands: pairs of series between which is filled, and how strongly. stacked: bars, one series on another. log: the y axis is logarithmic. whole: values are counts.
  * @param {Spec} spec
  * @returns {{element: HTMLElement, update: (spec: Spec) => void}}
  */
@@ -123,7 +123,7 @@ function options(spec, width, height, hover) {
     scales: { x: { time: false, range: xRange(spec) }, y: spec.log ? { distr: 3 } : { range: spec.stacked ? stackRange(spec.series) : yRange(spec) } },
     axes: [
       { ...axis, size: 24, gap: 4, label: spec.xLabel, labelSize: 20, labelGap: 0, labelFont: "12px system-ui, sans-serif", incrs: spec.x.every(Number.isInteger) ? WHOLE : undefined, values: (_, ticks) => ticks.map(short) },
-      { ...axis, size: sizeOf, values: (_, ticks) => (spec.log ? ticks.map((tick) => (tick === null ? "" : short(tick))) : tickTexts(ticks)) },
+      { ...axis, size: sizeOf, incrs: spec.whole ? WHOLE : undefined, values: (_, ticks) => (spec.log ? ticks.map((tick) => (tick === null ? "" : short(tick))) : tickTexts(ticks)) },
     ],
     series: [{}, ...spec.series.map((each, number) => line(each, number, spec))],
     bands: (spec.bands ?? []).map(([high, low, strength]) => ({ series: [high + 1, low + 1], fill: transparent(colourOf(spec.series[high], high), strength) })),

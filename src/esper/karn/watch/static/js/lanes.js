@@ -59,7 +59,7 @@ function picture({ lives, epochs, lanes: rows, until, now }, width) {
     ]),
     s("text", { x: (left + width) / 2, y: bottom + 30, style: { "text-anchor": "middle" } }, "epoch"),
     rows.map((row, number) => label(row, TOP + (number + 0.5) * LANE, left, width)),
-    lives.filter((life) => places.has(`${life.host} ${life.slot}`)).map((life) => lifeLine(life, TOP + places.get(`${life.host} ${life.slot}`) * LANE, x, epochs, until.get(life.host) ?? epochs)),
+    lives.filter((life) => places.has(`${life.host} ${life.slot}`)).map((life) => lifeLine(life, TOP + places.get(`${life.host} ${life.slot}`) * LANE, x, until.get(life.host) ?? epochs)),
     now !== undefined && s("line", { class: "now", x1: x(now), x2: x(now), y1: TOP, y2: bottom }),
   );
 }
@@ -69,7 +69,7 @@ function label(row, y, left, width) {
   return [s("line", { class: "lane", x1: left, x2: width - 16, y1: y, y2: y }), row.href ? s("a", { href: row.href }, text) : text];
 }
 
-function lifeLine(life, top, x, epochs, until) {
+function lifeLine(life, top, x, until) {
   const end = life.ended ?? until;
   const marks = life.stages.length ? life.stages : [[life.born, OUTCOME_STAGES[life.outcome]]];
   const inside = marks.filter(([epoch]) => epoch <= end);
@@ -77,8 +77,8 @@ function lifeLine(life, top, x, epochs, until) {
   const outcome = OUTCOMES[life.outcome];
   const told = `${life.blueprint} at ${life.slot}: from epoch ${life.born}${life.ended === null ? "" : ` to ${life.ended}`}, ${outcome?.word ?? life.outcome}${life.contribution === null ? "" : `, ${signed(life.contribution)} points`}`;
   const room = x(end) - x(life.born);
-  // A fossil stays: a thin line to the end of the axis says so.
-  const kept = life.outcome === "fossilized" && s("rect", { class: "span", x: x(end), y: top + LANE / 2 - 2, width: Math.max(0, x(epochs) - x(end)), height: 4 });
+  // A fossil stays: a thin line as far as the host is says so.
+  const kept = life.outcome === "fossilized" && s("rect", { class: "span", x: x(end), y: top + LANE / 2 - 2, width: Math.max(0, x(until) - x(end)), height: 4 });
   return s(
     "g",
     { class: "life", "data-outcome": life.outcome },

@@ -4,7 +4,7 @@
 
 import { chart } from "./charts.js";
 import { choices, h, replace, section } from "./dom.js";
-import { fixed, short, signed, whole, words } from "./format.js";
+import { fixed, signed, whole, words } from "./format.js";
 import { OPS } from "./stages.js";
 
 /** The sections of actions, learning, rewards and values. */
@@ -77,8 +77,8 @@ function actionsSection(live) {
     const stacked = (counts) => ops.filter((op) => counts[op].some(Boolean)).map((op) => ({ label: words(op.toLowerCase()), values: counts[op], colour: COLOURS[op] }));
     const told = state.wait ? "" : " WAIT, which is most of them, is left out.";
     show([
-      { title: "Decisions by round", about: `Of all hosts of a round.${told}`, xLabel: "round", x: rounds.rounds, series: rounds.rounds.length ? stacked(rounds) : [], stacked: true, format: short },
-      { title: "Decisions by epoch", about: `Of ${whole(hosts)} hosts that are recorded in full.${told}`, xLabel: "epoch", x: epochs.epochs, series: stacked(epochs), stacked: true, format: short },
+      { title: "Decisions by round", about: `Of all hosts of a round.${told}`, xLabel: "round", x: rounds.rounds, series: rounds.rounds.length ? stacked(rounds) : [], stacked: true, whole: true },
+      { title: "Decisions by epoch", about: `Of ${whole(hosts)} hosts that are recorded in full.${told}`, xLabel: "epoch", x: epochs.epochs, series: stacked(epochs), stacked: true, whole: true },
     ]);
     const choose = (wait) => {
       state.wait = wait;
