@@ -53,8 +53,12 @@ def _row(run: RunInfo) -> dict[str, Any]:
     control = next((each for each in found["headline"] if each["label"] == "against the control"), None)
     progress = found["progress"]
     result = "" if first is None else f"{first['label']} {first['text']}" + (f" ({control['text']})" if control else "")
-    if first is not None and record.summary is not None and found["method"] == "run" and failures(record.summary):
-        result += ", with hosts that came to nothing"
+    problem, warnings = found["problem"], []
+    try:
+        warnings = failures(record.summary) if record.summary and found["method"] == "run" and first is not None else []
+    except (LookupError, TypeError, ValueError):
+        problem = problem or f"{run.path / 'summary.json'} was edited: it lacks figures"
+    result += ", with hosts that came to nothing" if warnings else ""
     return {
         **{name: found[name] for name in ("path", "status", "created", "method", "task", "command")},
         "score": None if first is None else first["value"],
@@ -62,8 +66,9 @@ def _row(run: RunInfo) -> dict[str, Any]:
         "against_control": None if control is None else control["value"],
         "progress": {name: progress[name] for name in ("unit", "done", "total", "share")},
         "go_on": found["go_on"],
+        "warnings": warnings,
         "result": result,
-        "problem": found["problem"],
+        "problem": problem,
     }
 
 

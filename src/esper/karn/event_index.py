@@ -14,7 +14,7 @@ from esper.leyline.events import EVENT_TYPES, EVENT_VERSION
 ENVELOPE = ("seq", "time", "host", "epoch", "kind")
 """What every row begins with."""
 NOBODY = -1
-"""In place of a host or an epoch that is null."""
+"""In place of a host that is null."""
 KINDS = tuple(EVENT_TYPES)
 
 Row = dict[str, Any]
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 front: `observed_host`."""
 
 _LINE = re.compile(
-    rb'\{"v":(\d+),"seq":(\d+),"time":(?:null|[-+.\deE]+),"host":(null|\d+),"epoch":(null|\d+),"kind":"([a-z_]+)","data":\{[^\n]*\}\}\n'
+    rb'\{"v":(\d+),"seq":(\d+),"time":(?:null|[-+.\deE]+),"host":(null|\d+),"epoch":(?:null|\d+),"kind":"([a-z_]+)","data":\{[^\n]*\}\}\n'
 )
 _VERSION = re.compile(rb'\{"v":(-?\d+),')
 _CODES = {kind: code for code, kind in enumerate(KINDS)}
@@ -43,7 +43,7 @@ class Index:
     """The whole lines at the beginning of a file, by number, which is an event's `seq`."""
 
     def __init__(self) -> None:
-        self.starts, self.hosts, self.epochs, self.kinds = array("q"), array("q"), array("q"), array("B")
+        self.starts, self.hosts, self.kinds = array("q"), array("q"), array("B")
         self.by_kind = [array("q") for _ in KINDS]
         self.by_host: dict[int, array[int]] = {}
         self.sizes = [0] * len(KINDS)
@@ -59,13 +59,11 @@ class Index:
     def take(self, block: bytes) -> int:
         """Note the whole lines at the beginning of a block, which follows on what was noted, up to one that is wrong. Their bytes."""
         names = {kind.encode(): code for code, kind in enumerate(KINDS)}
-        starts, hosts, epochs, kinds, by_kind, by_host, sizes = (
-            *(self.starts, self.hosts, self.epochs, self.kinds, self.by_kind, self.by_host, self.sizes),
-        )
+        starts, hosts, kinds, by_kind, by_host, sizes = (*(self.starts, self.hosts, self.kinds, self.by_kind, self.by_host, self.sizes),)
         version, place, number = str(EVENT_VERSION).encode(), 0, len(self)
         for found in _LINE.finditer(block):
             first, after = found.span()
-            v, seq, host, epoch, kind = found.groups()
+            v, seq, host, kind = found.groups()
             if first != place or v != version or int(seq) != number or kind not in names:
                 break
             code = names[kind]
@@ -73,7 +71,6 @@ class Index:
             kinds.append(code)
             by_kind[code].append(number)
             sizes[code] += after - first
-            epochs.append(NOBODY if epoch == b"null" else int(epoch))
             if host == b"null":
                 hosts.append(NOBODY)
             else:
@@ -95,7 +92,7 @@ class Index:
         """An event turned out to be damaged: what is noted ends before it."""
         self.wrong = _what_is_wrong(line, seq)
         self.offset = self.starts[seq]
-        for column in (self.starts, self.hosts, self.epochs, self.kinds):
+        for column in (self.starts, self.hosts, self.kinds):
             del column[seq:]
         for numbers in (*self.by_kind, *self.by_host.values()):
             while numbers and numbers[-1] >= seq:
@@ -108,8 +105,8 @@ def _what_is_wrong(line: bytes, number: int) -> str:
         return f"line {number + 1}: event has schema version {int(version[1])}; this version of Esper reads {EVENT_VERSION}"
     if found is not None and int(found[2]) != number:
         return f"line {number + 1}: holds event {int(found[2])}, expected {number}: events were lost, doubled or edited"
-    if found is not None and found[5].decode() not in EVENT_TYPES:
-        return f"line {number + 1}: is of the unknown kind {found[5].decode()!r}"
+    if found is not None and found[4].decode() not in EVENT_TYPES:
+        return f"line {number + 1}: is of the unknown kind {found[4].decode()!r}"
     return f"line {number + 1}: is damaged: expected an event, found {line[:60].decode('ascii', 'backslashreplace')!r}"
 
 

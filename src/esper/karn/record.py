@@ -182,6 +182,8 @@ class Record:
         self._seen.pop(EVENTS, None)
         self._rows: dict[str, list[Row]] = {}
         self._memory: dict[Any, Any] = {}
+        self.kept: dict[str, Any] = {}
+        """What a view keeps to go on from when there are more events; gone when these are others."""
 
     # Asking
 
@@ -189,11 +191,6 @@ class Record:
         """How many events of these kinds there are."""
         self._begin()
         return sum(len(self._index.by_kind[code_of(kind)]) for kind in kinds)
-
-    def hosts(self) -> list[int]:
-        """The numbers of the hosts that events tell of, in the order of their first ones."""
-        self._begin()
-        return list(self._index.by_host)
 
     def numbers(self, *kinds: str, host: int | None = None) -> Sequence[int]:
         """The numbers (`seq`) of the events of these kinds, of a host or of all, in order; without kinds, of all."""
@@ -214,10 +211,6 @@ class Record:
     def host_of(self, seq: int) -> int | None:
         """The host of an event."""
         return None if self._index.hosts[seq] == NOBODY else self._index.hosts[seq]
-
-    def epoch_of(self, seq: int) -> int | None:
-        """The epoch of an event."""
-        return None if self._index.epochs[seq] == NOBODY else self._index.epochs[seq]
 
     def rows(self, *kinds: str, host: int | None = None) -> list[Row]:
         """The events of these kinds, of a host or of all, in order; without kinds, of all. They are shared: change nothing in them."""
@@ -293,6 +286,7 @@ class Record:
                         self._tail = os.pread(file.fileno(), min(TAIL, self._index.offset), max(0, self._index.offset - TAIL))
                         self._rows.clear()
                         self._memory.clear()
+                        self.kept.clear()
                         break
                     rows.append(row)
         except FileNotFoundError:

@@ -47,7 +47,7 @@ def feed(
 
 def line_of(row: Row) -> str:
     """An event in one line of plain text."""
-    return _LINES[row["kind"]](row)
+    return LINES[row["kind"]](row)
 
 
 def decision_text(decision: Row) -> str:
@@ -128,7 +128,7 @@ def _retargeted(row: Row) -> str:
     return f"alpha at {row['slot']} goes from {_number(row['alpha'])} to {_number(row['target'])} {epochs}"
 
 
-_LINES: dict[str, Callable[[Row], str]] = {
+LINES: dict[str, Callable[[Row], str]] = {
     "run_started": lambda row: f"the run begins: {row['command']}",
     "run_finished": lambda row: f"the run has ended: {row['outcome']}",
     "round_finished": lambda row: f"round {row['round']} of {row['rounds']} is over",

@@ -137,14 +137,19 @@ def courses(record: Record) -> dict[int, Course]:
 
 
 def _courses(record: Record) -> dict[int, Course]:
+    """What is new is added to what is known: a run that goes on is asked twice a second."""
     since = min((row["seq"] for row in latest_play(record).values()), default=0)
-    found: dict[int, Course] = {}
-    for row in record.at(seq for seq in record.numbers("hosts_trained") if seq > since):
+    known: tuple[int, dict[int, Course], int] = record.kept.get("courses", (-1, {}, 0))
+    play, found, after = known if known[0] == since else (since, {}, since)
+    # Figures that are rounded come before those that are not, of the same epoch.
+    for row in record.at(seq for seq in record.numbers("hosts_trained", "epoch_finished") if seq >= after):
+        if row["kind"] == "epoch_finished":
+            found.setdefault(row["host"], Course()).note(row["epoch"], row["val_accuracy"], row["parameters"])
+            continue
         columns = zip(row["hosts"], row["val_accuracy"], row["parameters"], row["live"], row["fossils"], strict=True)
         for host, *figures in columns:
             found.setdefault(host, Course()).note(row["epoch"], *figures)
-    for row in record.at(seq for seq in record.numbers("epoch_finished") if seq > since):
-        found.setdefault(row["host"], Course()).note(row["epoch"], row["val_accuracy"], row["parameters"])
+    record.kept["courses"] = play, found, len(record)
     return found
 
 

@@ -7,7 +7,8 @@ from math import ceil
 from typing import Any
 
 from esper.karn.record import Record
-from esper.karn.views.headline import Figure, curve, headline
+from esper.karn.views.figures import Figure
+from esper.karn.views.headline import curve, headline
 from esper.karn.views.plain import view
 from esper.leyline.errors import RunError
 from esper.simic.runs.resuming import resume_command

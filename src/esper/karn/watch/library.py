@@ -26,7 +26,7 @@ class Library:
     """A folder of runs, or one run; a sweep comes with the runs it is made of."""
 
     def __init__(self, root: Path) -> None:
-        """Raises RunError where there is no such folder, a damaged run, or something else altogether. An empty folder may get its first run."""
+        """Raises RunError for no folder, a damaged run, or something else altogether. An empty folder may get its first run."""
         if not os.path.isdir(root):  # pathlib raises for a name that is too long
             raise RunError(f"there is no folder {root}; runs are made by esper train, in runs/ unless they are told otherwise")
         self.root = root
