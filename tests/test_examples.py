@@ -45,7 +45,7 @@ from esper.nissa import read_events
 run = Path({str(tmp_path / "run")!r})
 options = "--task odd-or-even --controller eager --hosts 1 --epochs 5 --no-control --quiet --reward.extra thrift=0.1"
 plugins = [f"examples/{{name}}" for name in {PLUGINS!r}]
-assert main(["train", "heuristic", *options.split(), "--run", str(run), "--sinks", "csv", "--plugins", *plugins]) == 0
+assert main(["train", "heuristic", *options.split(), "--run", str(run), "--track", "csv", "--plugins", *plugins]) == 0
 events = list(read_events(run / "events.jsonl"))
 assert next(each.event.decision.blueprint for each in events if isinstance(each.event, Decided)) == "far_conv"
 assert min(each.event.components["thrift"] for each in events if isinstance(each.event, Rewarded)) < 0

@@ -186,7 +186,7 @@ def test_a_run_uses_what_a_plugin_registers_and_goes_on_with_it_in_another_proce
     reward = RewardConfig(extra={"mine": 0.25})
     config = small(task="all-mine", controller="lazy", hosts=1, epochs=4, control=False, checkpoint_every=1, plugins=(path,), reward=reward)
     with pytest.raises(Crash):
-        start(config, tmp_path / "run", "a run", sinks=[CrashAfter(2)])
+        start(config, tmp_path / "run", "a run", display=CrashAfter(2))
     # Another process knows nothing of this one's registers: going on loads the file again.
     code = f"from pathlib import Path; from esper.simic.runs.runner import resume; resume(Path({str(tmp_path / 'run')!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -227,7 +227,7 @@ LONG = "x" * 5000
         ["train", "ppo", "--from-policy", LONG],
         ["train", "heuristic", "--fix", "kernel=" + "1" * 5000],
         ["train", "heuristic", "--fix", "widths=" + "[" * 5000],
-        ["train", "heuristic", "--sinks", "cvs"],
+        ["train", "heuristic", "--track", "cvs"],
     ],
 )
 def test_a_hostile_word_is_one_sentence_and_leaves_nothing(
@@ -249,9 +249,9 @@ def test_a_run_that_goes_on_takes_the_sinks_of_its_plugins(tmp_path: Path) -> No
 from pathlib import Path
 from esper.cli.main import main
 from esper.tolaria.storage.runs import read_run
-assert main(["train", "--resume", "run", "--sinks", "cvs"]) == 2
+assert main(["train", "--resume", "run", "--track", "cvs"]) == 2
 assert read_run(Path("run")).status == "new"
-assert main(["train", "--resume", "run", "--sinks", "csv", "--quiet"]) == 0
+assert main(["train", "--resume", "run", "--track", "csv", "--quiet"]) == 0
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, env=environment())
     assert (done.returncode, done.stderr) == (0, "esper: unknown sink 'cvs'; did you mean 'csv'?\n")

@@ -222,9 +222,9 @@ def test_a_display_that_breaks_is_dropped_and_the_run_goes_on(tmp_path: Path, mo
 
     display = PlainDisplay()
     monkeypatch.setattr("sys.stdout", Closed())
-    summary = runner.start(small(hosts=1, epochs=2, control=False), tmp_path / "run", "a run", sinks=[display], progress=display.progress)
+    summary = runner.start(small(hosts=1, epochs=2, control=False), tmp_path / "run", "a run", display=display, progress=display.progress)
     assert len(summary["hosts"]) == 1
-    assert "sink PlainDisplay failed to write and is dropped" in (tmp_path / "run" / "log.txt").read_text()
+    assert "sink PlainDisplay failed and is dropped" in (tmp_path / "run" / "log.txt").read_text()
 
 
 def test_the_live_table_runs_on_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The hub: numbers without gaps, sinks that may fail, a journal that may not, and going back to a checkpoint."""
+"""The hub: numbers without gaps, sinks and disks that may fail, and going back to a checkpoint."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_sink_that_raises_is_reported_once_and_dropped_while_the_others_go_on(
     assert [event for event in recorded if isinstance(event, SinkFailed)] == [SinkFailed(sink="Stubborn", error="OSError: cable pulled")]
     assert [event for event in recorded if isinstance(event, Note)] == [Note(text="a"), Note(text="b")]
     assert [envelope.event for envelope in healthy.got] == (recorded[:-1] if moment == "close" else recorded)
-    assert told == [f"sink Stubborn failed to {moment} and is dropped; the run goes on without it (OSError: cable pulled)"]
+    assert told == ["sink Stubborn failed and is dropped; the run goes on without it (OSError: cable pulled)"]
     assert len(broken.got) == (1 if moment != "close" else 2)
 
 
@@ -91,16 +91,82 @@ def test_two_sinks_that_fail_at_once_are_both_reported_and_neither_is_told(tmp_p
 
 def test_a_dropped_sink_is_logged_where_no_log_was_given(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Hub(None, [Collector(fails_at="write")]).emit(Note(text="a"))
-    assert "sink Collector failed to write" in caplog.text
+    assert "sink Collector failed" in caplog.text
 
 
-def test_a_journal_that_cannot_be_written_stops_the_run(tmp_path: Path) -> None:
-    (tmp_path / "events.jsonl").symlink_to("/dev/full")
-    hub = Hub(JsonlSink(tmp_path / "events.jsonl"))
-    hub.emit(Note(text="a"))
-    with pytest.raises(RunError, match="No space left on device"):
+def disk(path: Path) -> None:
+    """A journal whose disk is full."""
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/full")
+
+
+def test_a_full_disk_is_told_of_once_and_stops_nothing(tmp_path: Path) -> None:
+    disk(tmp_path / "events.jsonl")
+    display, told = Collector(), list[str]()
+    hub = Hub(JsonlSink(tmp_path / "events.jsonl"), [display], log=told.append)
+    for text in "abc":
+        hub.emit(Note(text=text))
         hub.flush()
+    position = hub.position()
     hub.close()
+    waits = "events cannot be written (No space left on device): they wait in memory and are tried again; the run goes on"
+    ends = "the disk does not take events (No space left on device), and no more can wait: 3 are lost, and the record ends here"
+    assert told == [waits, ends]
+    assert [envelope.event for envelope in display.got] == [Note(text=text) for text in ("a", waits, "b", "c", ends)]
+    assert (position["seq"], position["kept_seq"], position["kept_offset"]) == (3, 0, 0)
+
+
+def test_a_record_beyond_its_bound_ends_where_the_file_does_and_a_resumed_run_goes_on_from_there(tmp_path: Path) -> None:
+    path, told = tmp_path / "events.jsonl", list[str]()
+    hub = Hub(JsonlSink(path))
+    hub.emit(Note(text="kept"))
+    hub.close()
+    hub = Hub(Full(path, most_waiting=300), log=told.append)
+    for index in range(10):
+        hub.emit(Note(text=str(index)))
+        hub.flush()
+    position = hub.position()
+    hub.close()
+    assert (position["seq"], position["offset"]) == (1, path.stat().st_size)
+    assert "kept_seq" not in position
+    assert len(told) == 2
+    assert "are lost, and the record ends here" in told[1]
+    hub = Hub(JsonlSink(path))
+    hub.restore(position)
+    hub.emit(Note(text="again"))
+    hub.close()
+    assert [envelope.event for envelope in read_events(path)] == [Note(text="kept"), Note(text="again")]
+
+
+class Full(JsonlSink):
+    """A journal on a disk that takes nothing, until it is told to."""
+
+    full = True
+
+    def _append(self, descriptor: int, content: bytes) -> None:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        super()._append(descriptor, content)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_events_that_waited_when_a_checkpoint_was_saved_are_kept_if_they_came_to_the_disk(tmp_path: Path, written: bool) -> None:
+    path, told = tmp_path / "events.jsonl", list[str]()
+    journal = Full(path)
+    hub = Hub(journal, log=told.append)
+    for text in "ab":
+        hub.emit(Note(text=text))
+    position = hub.position()
+    journal.full = not written
+    hub.emit(Note(text="after the checkpoint"))
+    hub.close()
+    assert told[1:] == (["the disk takes events again; none was lost"] if written else told[1:])
+    hub = Hub(JsonlSink(path), log=told.append)
+    hub.restore(position)
+    hub.emit(Note(text="c"))
+    hub.close()
+    assert [envelope.event for envelope in read_events(path)] == [Note(text=text) for text in ("abc" if written else "c")]
+    assert ("2 events before the checkpoint are missing from the record" in told[-1]) is not written
 
 
 def test_an_event_of_the_wrong_type_uses_up_no_number(tmp_path: Path) -> None:

@@ -213,9 +213,9 @@ def test_a_comparison_that_crashes_ends_as_one_left_alone(engine: Any, crashes: 
     config = replace(TINY, policies=policies, arms=("static-final",), epochs=4, together=1, engine=engine)
     left_alone = start(config, tmp_path / "alone", "a comparison")
     for number, round in enumerate(crashes):
-        sinks = [CrashAfter(round)]
+        run, crash = tmp_path / "crashed", CrashAfter(round)
         with pytest.raises(Crash):
-            start(config, tmp_path / "crashed", "a comparison", sinks=sinks) if number == 0 else resume(tmp_path / "crashed", sinks=sinks)
+            start(config, run, "a comparison", display=crash) if number == 0 else resume(run, display=crash)
     went_on = resume(tmp_path / "crashed")
     assert {**went_on, "wall_clock": 0, "run": 0} == {**left_alone, "wall_clock": 0, "run": 0}
 
@@ -224,7 +224,7 @@ def test_another_policy_under_the_same_name_is_refused(tmp_path: Path) -> None:
     save_policy(opinionated(), tmp_path / "policy.safetensors")
     config = replace(TINY, policies=(str(tmp_path / "policy.safetensors"),), epochs=1)
     with pytest.raises(Crash):
-        start(config, tmp_path / "run", "a comparison", sinks=[CrashAfter(2)])
+        start(config, tmp_path / "run", "a comparison", display=CrashAfter(2))
     save_policy(patient(), tmp_path / "policy.safetensors")
     with pytest.raises(CheckpointError, match=r"policy\.safetensors is not what the comparison was started with"):
         resume(tmp_path / "run")

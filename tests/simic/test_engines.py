@@ -80,9 +80,9 @@ SHADOW = replace(FLEET, controller="random", training=replace(FLEET.training, is
 def test_a_run_that_crashes_under_a_fleet_ends_as_one_left_alone(config: ControllerRunConfig, tmp_path: Path) -> None:
     start(config, tmp_path / "alone", "a run")
     with pytest.raises(Crash):
-        start(config, tmp_path / "run", "a run", sinks=[CrashAfter(3)])
+        start(config, tmp_path / "run", "a run", display=CrashAfter(3))
     with pytest.raises(Crash):
-        resume(tmp_path / "run", sinks=[CrashAfter(7)])
+        resume(tmp_path / "run", display=CrashAfter(7))
     resume(tmp_path / "run")
     expected, found = outcome(tmp_path / "alone"), outcome(tmp_path / "run")
     assert [name for name in expected if found[name] != expected[name]] == []
@@ -91,7 +91,7 @@ def test_a_run_that_crashes_under_a_fleet_ends_as_one_left_alone(config: Control
 @pytest.mark.parametrize(("first", "second"), [("fleet", "serial"), ("serial", "fleet")])
 def test_a_run_goes_on_with_another_engine(first: str, second: str, tmp_path: Path) -> None:
     with pytest.raises(Crash):
-        start(replace(FLEET, engine=first), tmp_path / "run", "a run", sinks=[CrashAfter(5)])
+        start(replace(FLEET, engine=first), tmp_path / "run", "a run", display=CrashAfter(5))
     resume(tmp_path / "run", settings={"engine": second})
     assert f"changed: engine is {second}" in (tmp_path / "run" / "log.txt").read_text()
     assert len(read_summary(tmp_path / "run")["hosts"]) == 2
@@ -166,10 +166,10 @@ def crashed(config: ControllerRunConfig | PPORunConfig, folder: Path, *rounds: i
     """What a run leaves, and what it leaves when it crashes after each of these rounds and goes on."""
     start(config, folder / "alone", "a run")
     with pytest.raises(Crash):
-        start(config, folder / "run", "a run", sinks=[CrashAfter(rounds[0])])
+        start(config, folder / "run", "a run", display=CrashAfter(rounds[0]))
     for at in rounds[1:]:
         with pytest.raises(Crash):
-            resume(folder / "run", sinks=[CrashAfter(at)])
+            resume(folder / "run", display=CrashAfter(at))
     resume(folder / "run")
     return outcome(folder / "alone"), outcome(folder / "run")
 

@@ -647,8 +647,13 @@ def test_sinks_see_a_loop_without_a_run(digits):
 
         def close(self): ...
 
-    Loop(digits, "wait", epochs=3, images=100, sinks=[Kept()]).run(1)
+    Loop(digits, "wait", epochs=3, images=100, sinks=[Kept()]).run(1).gardener.close()
     assert seen[:4] == ["run_started", "host_started", "hosts_trained", "epoch_finished"]
+
+
+def test_a_tracker_of_a_loop_needs_a_folder_to_work_in(digits):
+    with pytest.raises(ConfigError, match="the sink 'tensorboard' needs a run folder"):
+        Loop(digits, "wait", images=100, sinks=["tensorboard"])
 
 
 # Scores that are no accuracy
@@ -707,7 +712,7 @@ def test_scores_that_cannot_be_are_refused_and_nothing_has_happened(digits, give
 
 
 def test_the_display_of_runs_shows_a_loop_too(digits, capsys):
-    Loop(digits, Plan({1: GROW}), epochs=3, images=100, sinks=[PlainDisplay()]).run(3)
+    Loop(digits, Plan({1: GROW}), epochs=3, images=100, sinks=[PlainDisplay()]).run(3).gardener.finish()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "plan grows 1 host on Sequential for 3 epochs"
     assert [line.split(":")[0] for line in lines[1:]] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]

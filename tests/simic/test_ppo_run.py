@@ -84,7 +84,7 @@ def policy_of(run: Path) -> dict[str, torch.Tensor]:
 
 def test_a_run_that_was_stopped_learns_the_same(whole: Path, tmp_path: Path) -> None:
     with pytest.raises(Interrupted, match="--resume"):
-        start(TINY, tmp_path / "stopped", "test", sinks=[StopAfter(1)])
+        start(TINY, tmp_path / "stopped", "test", display=StopAfter(1))
     resume(tmp_path / "stopped")
     assert read_summary(tmp_path / "stopped") == read_summary(whole)
     first, second = policy_of(whole), policy_of(tmp_path / "stopped")
@@ -126,7 +126,7 @@ def test_a_finished_run_goes_on_for_more_rounds_and_ends_as_one_that_was_longer_
 def test_a_stopped_run_goes_on_with_other_settings_of_learning_and_no_others(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with pytest.raises(Interrupted):
-        start(TINY, run, "test", sinks=[StopAfter(1)])
+        start(TINY, run, "test", display=StopAfter(1))
     for wrong in ("hosts", "task", "ppo.prior.wait", "training.clip"):
         with pytest.raises(ConfigError, match=f"'{wrong}' cannot change when a run goes on; what can: rounds, "):
             resume(run, settings={wrong: 3})
@@ -144,7 +144,7 @@ def test_a_stopped_run_goes_on_with_other_settings_of_learning_and_no_others(tmp
 
 def test_a_run_under_a_controller_goes_on_as_it_began(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
-        start(small(), tmp_path / "run", "test", sinks=[StopAfter(2)])
+        start(small(), tmp_path / "run", "test", display=StopAfter(2))
     with pytest.raises(ConfigError, match="'epochs' cannot change when a run goes on; what can: engine, device, devices, threads"):
         resume(tmp_path / "run", settings={"epochs": 20})
 

@@ -188,10 +188,10 @@ def test_a_search_that_crashes_again_and_again_ends_as_one_left_alone(method: An
     alone, config = tmp_path / "alone", quick(method=method, epochs=2, budget=90)
     start(config, alone, "a search")
     with pytest.raises(Crash):
-        start(config, tmp_path / "crashed", "a search", sinks=[CrashAfter(1)])
+        start(config, tmp_path / "crashed", "a search", display=CrashAfter(1))
     for round in (2, 4):
         with pytest.raises(Crash):
-            resume(tmp_path / "crashed", sinks=[CrashAfter(round)])
+            resume(tmp_path / "crashed", display=CrashAfter(round))
     resume(tmp_path / "crashed")
     left, crashed = outcome(alone), outcome(tmp_path / "crashed")
     assert [name for name in left if left[name] != crashed[name]] == []

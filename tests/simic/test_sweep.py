@@ -14,8 +14,9 @@ from esper.leyline.events import ArmExamined, Note
 from esper.leyline.score import score
 from esper.nissa import read_events
 from esper.simic.growth.config import ControllerRunConfig
+from esper.simic.runs.configs import read_config
 from esper.simic.runs.ppo_config import PPORunConfig
-from esper.simic.runs.runner import read_config, resume, start
+from esper.simic.runs.runner import resume, start
 from esper.simic.runs.sweep import converged
 from esper.simic.runs.sweep_config import SweepConfig
 from esper.tolaria.data import Data
@@ -100,7 +101,7 @@ def test_a_sweep_that_crashes_within_points_and_between_them_ends_as_one_left_al
         resume(run)
     monkeypatch.setattr(ControllerRun, "run_round", played)
     with pytest.raises(Crash):
-        resume(run, sinks=[CrashAfter(3)])
+        resume(run, display=CrashAfter(3))
     resume(run)
     for place in (Path(), *(Path("points") / f"{number:03}" for number in range(1, 5))):
         left, crashed = outcome(swept[0] / place), outcome(run / place)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from esper.cli.scene import Scene
 from esper.cli.scenes import scene_of
-from esper.leyline.events import Anomaly, Envelope, Note, RoundFinished, RunStarted, SinkFailed
+from esper.leyline.events import Anomaly, Envelope, Note, RoundFinished, RunStarted, SinkBehind, SinkFailed
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -46,6 +46,8 @@ class QuietDisplay:
                 self.remark(f"red flag: {where}{text}")
             case SinkFailed(sink=sink, error=error):
                 self.remark(f"sink {sink} failed and is dropped: {error}")
+            case SinkBehind(sink=sink, dropped=dropped):
+                self.remark(f"sink {sink} is too slow: {dropped:,} events dropped")
 
     def remark(self, text: str) -> None:
         """Show a remark."""

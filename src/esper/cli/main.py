@@ -35,6 +35,7 @@ COMMANDS: dict[str, str] = {
     "evaluate": "what a policy does, and what should worry whoever trains it",
     "tune": "search the settings of a controller, within a budget of host epochs",
     "sweep": "one run of a method for each of several values of its settings",
+    "report": "runs as one page with plots, side by side if there are several",
     "export": "the grown network of a run as a plain module, torch.export or ONNX",
     "watch": "a live page of a run, or of all runs",
     "runs": "the runs in a folder, and how they stand",

@@ -3,6 +3,20 @@
 from esper.nissa.config import EVERYTHING, TelemetryConfig
 from esper.nissa.hub import BEGINNING, Hub, Sink
 from esper.nissa.jsonl import JsonlSink, read_events
-from esper.nissa.registry import SINKS, make_sink, sink
+from esper.nissa.queued import QueuedSink
+from esper.nissa.registry import SINKS, find_sink, make_sink, sink
 
-__all__ = ["BEGINNING", "EVERYTHING", "SINKS", "Hub", "JsonlSink", "Sink", "TelemetryConfig", "make_sink", "read_events", "sink"]
+__all__ = [
+    "BEGINNING",
+    "EVERYTHING",
+    "SINKS",
+    "Hub",
+    "JsonlSink",
+    "QueuedSink",
+    "Sink",
+    "TelemetryConfig",
+    "find_sink",
+    "make_sink",
+    "read_events",
+    "sink",
+]

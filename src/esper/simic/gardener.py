@@ -25,7 +25,7 @@ from esper.leyline.events import Event, HostStarted, RoundFinished, RunFinished
 from esper.leyline.reports import EpochReport
 from esper.leyline.score import MOST_RENT, USUAL_RENT
 from esper.leyline.stages import Stage
-from esper.nissa import BEGINNING, Hub, JsonlSink, Sink
+from esper.nissa import BEGINNING, Hub, JsonlSink, QueuedSink, Sink, find_sink, make_sink
 from esper.simic.evaluation import Evaluation, Scoring
 from esper.simic.growth.deciding import controller_for
 from esper.simic.growth.episode import Episode, decided, epoch_events, hosts_trained, observed
@@ -95,7 +95,8 @@ class Gardener:
     rent: what size costs you, in points of accuracy for a network that grows sixteenfold: 0 takes whatever helps, 60 only what helps much.
     classes: of the problem, for the scale of the loss. seed: of a controller that draws at random.
     run: a folder to record everything in, as a run of `esper train` does; `finish()` ends it, and so does leaving a `with` block. A
-    folder that was left half-way goes on. sinks: whoever else wants the events as they happen.
+    folder that was left half-way goes on. sinks: whoever else wants the events, each in a thread of its own, so that none holds up the
+    loop; with a run also trackers by their names ("tensorboard", "wandb", "mlflow").
 
     Where evaluate raises, nothing has happened: the same step can be taken again.
     """
@@ -114,7 +115,7 @@ class Gardener:
         classes: int = 10,
         seed: int = 0,
         run: str | os.PathLike[str] | None = None,
-        sinks: Sequence[Sink] = (),
+        sinks: Sequence[Sink | str] = (),
     ) -> None:
         if not isinstance(model, Growable):
             raise ConfigError(f"a Gardener tends an esper.Growable, found {type(model).__name__}; wrap the model first")
@@ -124,6 +125,10 @@ class Gardener:
             raise ConfigError(f"evaluate is a function of the model that returns its accuracy in points, found {evaluate!r}")
         if recalibrate is not None:
             check_loader(recalibrate)
+        for name in (each for each in sinks if isinstance(each, str)):
+            find_sink(name)
+            if run is None:
+                raise ConfigError(f"the sink {name!r} needs a run folder to work in; give the gardener one with run=")
         if epochs is not None:
             _check_count("epochs", epochs, 1)
         _check_count("classes", classes, 2)
@@ -158,7 +163,8 @@ class Gardener:
             seed=seed,
         )
         self.folder = None if run is None else _folder(Path(run), self.config)
-        self.hub = Hub(None if self.folder is None else JsonlSink(self.folder.events), sinks)
+        journal = None if self.folder is None else JsonlSink(self.folder.events)
+        self.hub = Hub(journal, [_queued(each, self.folder) for each in sinks])
 
     def step(self, *, train_loss: float = float("nan"), train_accuracy: float = float("nan")) -> Entry:
         """After an epoch of training: measure, decide, act. The train figures are optional; a policy that sees them knows more."""
@@ -194,8 +200,9 @@ class Gardener:
         return entry
 
     def finish(self) -> None:
-        """End the record: the run counts as finished, with the history as its summary. Without a run there is nothing to do."""
+        """End the record: the run counts as finished, with the history as its summary. Without a run only the sinks are let go of."""
         if self.folder is None:
+            self.close()
             return
         self._begin()
         self.hub.emit(RunFinished(outcome="finished"))
@@ -224,9 +231,15 @@ class Gardener:
             return
         self._began = True
         self.hub.restore(BEGINNING)
+        self._announce(0)
+
+    def _announce(self, round: int) -> None:
+        """Tell what begins, or goes on after so many epochs."""
         network = type(self.model.host).__name__
         rounds, name = self._budget(), self.controller.name
-        self.hub.emit(run_started("esper.Gardener", self.config, task=network, hosts=1, rounds=rounds, controller=name, twins=0, round=0))
+        self.hub.emit(
+            run_started("esper.Gardener", self.config, task=network, hosts=1, rounds=rounds, controller=name, twins=0, round=round)
+        )
         self.hub.emit(
             HostStarted(
                 task=network,
@@ -376,6 +389,9 @@ class Gardener:
         self.memory, self.scoring.scale = state["memory"], state["scale"]
         self.epoch, self.steps, self.germinated = state["epoch"], state["steps"], state["germinated"]
         self._initial_rate, self.history = state["initial_rate"], history
+        if self._began:
+            with self.hub.unrecorded():  # the record has it; whoever watches from now on has not
+                self._announce(self.epoch)
 
 
 def _folder(path: Path, config: GardenerConfig) -> RunFolder:
@@ -387,6 +403,13 @@ def _folder(path: Path, config: GardenerConfig) -> RunFolder:
         folder.close()
         raise ConfigError(f"the run {path} was recorded by a gardener with other settings; name a new folder")
     return folder
+
+
+def _queued(sink: Sink | str, folder: RunFolder | None) -> QueuedSink:
+    if not isinstance(sink, str):
+        return QueuedSink(sink)
+    assert folder is not None, "checked before anything was made"
+    return QueuedSink(make_sink(sink, folder.path), sink)
 
 
 def _check_count(name: str, value: object, least: int) -> None:

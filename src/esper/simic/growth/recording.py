@@ -7,7 +7,8 @@ ended as metadata.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from esper.leyline.actions import Decision
 from esper.leyline.errors import RunError
 from esper.leyline.files import replace_file
 from esper.leyline.observation import OBSERVATION
+from esper.nissa import Hub
 from esper.tamiyo import Observation
 from esper.tamiyo.policy.batch import ObservationBatch
 
@@ -75,6 +77,15 @@ def write_episode(path: Path, tensors: dict[str, Tensor], blueprints: Sequence[s
         replace_file(path, content)
     except OSError as error:
         raise RunError(f"the episode {path} cannot be written: {error.strerror}; what the run wrote before is intact") from error
+
+
+@contextmanager
+def going_on(hub: Hub) -> Iterator[None]:
+    """A disk that takes no episodes is told of once, and does not stop the run."""
+    try:
+        yield
+    except RunError as error:
+        hub.remark(f"{error}; the run goes on, and nothing can be learned from this episode later", once="episodes")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,7 @@ from esper.simic.growth.config import ControllerRunConfig
 from esper.simic.growth.deciding import controller_for, is_policy_file
 from esper.simic.growth.environment import Growth, Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
-from esper.simic.growth.recording import FOLDER, EpisodeRecorder
+from esper.simic.growth.recording import FOLDER, EpisodeRecorder, going_on
 from esper.simic.plugins import plugin_hashes
 from esper.simic.runs.work import machine, run_started, versions
 from esper.simic.statistics import paired_difference
@@ -83,7 +83,8 @@ class ControllerRun:
                 result, host = self.play.results[place], self.play.started[place]
                 final = {"accuracy": result.val_accuracy, "loss": result.val_loss, "parameters": result.parameters}
                 about = {"task": host.task, "seed": host.seed, "controller": host.controller, "final": final}
-                recorder.save(self.folder / FOLDER / f"host-{place:04}.safetensors", **about)
+                with going_on(self.hub):
+                    recorder.save(self.folder / FOLDER / f"host-{place:04}.safetensors", **about)
 
     def end(self) -> dict[str, Any]:
         """What came out, host by host and against the control. No wall-clock times, so that equal runs have equal summaries."""

@@ -21,7 +21,7 @@ from esper.nissa import Hub
 from esper.simic.growth.deciding import policy_from_file
 from esper.simic.growth.environment import Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
-from esper.simic.growth.recording import FOLDER, write_episode
+from esper.simic.growth.recording import FOLDER, going_on, write_episode
 from esper.simic.learning.policy_decider import PolicyDecider
 from esper.simic.learning.ppo import Learner
 from esper.simic.learning.repeated import Repeated
@@ -164,12 +164,13 @@ class PPORun:
         for row, (start, result) in enumerate(zip(starts, played, strict=True)):
             if self.folder is not None:
                 final = {"accuracy": result.val_accuracy, "loss": result.val_loss, "parameters": result.parameters}
-                write_episode(
-                    self.folder / FOLDER / f"round-{self.round:04}-host-{row:03}.safetensors",
-                    episode_tensors(rollout, row, len(playing.started[row].slots)),
-                    self.policy.config.blueprints,
-                    {"task": start.task, "seed": start.seed, "controller": "ppo", "final": final},
-                )
+                with going_on(self.hub):
+                    write_episode(
+                        self.folder / FOLDER / f"round-{self.round:04}-host-{row:03}.safetensors",
+                        episode_tensors(rollout, row, len(playing.started[row].slots)),
+                        self.policy.config.blueprints,
+                        {"task": start.task, "seed": start.seed, "controller": "ppo", "final": final},
+                    )
 
     def _numbers(self, starts: Sequence[Start]) -> int:
         """The number of the first of these hosts in the record; no number is used twice in a run."""

@@ -13,17 +13,19 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from esper.leyline.config import from_mapping, read_toml, replace_fields
-from esper.leyline.errors import ConfigError, EsperError, Interrupted, RunError
+from esper.leyline.config import replace_fields
+from esper.leyline.errors import CheckpointError, ConfigError, EsperError, Interrupted
 from esper.leyline.events import Note, RoundFinished, RunFinished
 from esper.leyline.files import remove_unfinished
-from esper.nissa import BEGINNING, SINKS, Hub, JsonlSink, Sink, make_sink
+from esper.nissa import BEGINNING, Hub, JsonlSink, QueuedSink, Sink, find_sink, make_sink
+from esper.nissa.trackers import TRACKERS, TrackerSink
 from esper.simic.growth.config import ControllerRunConfig, GrowthConfig
 from esper.simic.growth.deciding import is_policy_file
 from esper.simic.growth.recording import FOLDER
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.plugins import load_plugins
 from esper.simic.runs.compare_config import CompareConfig, anchored
+from esper.simic.runs.configs import Config, read_config
 from esper.simic.runs.headroom_config import HeadroomConfig
 from esper.simic.runs.ppo_config import PPORunConfig
 from esper.simic.runs.resuming import command_for, resume_command
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
     from esper.simic.growth.play import Progress
     from esper.simic.runs.work import Work
 
-Config = ControllerRunConfig | PPORunConfig | BCConfig | IQLConfig | CompareConfig | HeadroomConfig | SearchConfig | SweepConfig
-"""Whatever decides a run."""
 WORK = {
     "run": "controller:ControllerRun",
     "learn": "ppo:PPORun",
@@ -63,22 +63,24 @@ def start(
     command: str,
     *,
     sinks: Sequence[Sink | str] = (),
+    display: Sink | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Begin a run in a new folder, by default runs/TASK-CONTROLLER-NNN, and see it through. Returns the summary.
 
-    sinks: whoever wants to see the events as they happen, a display among them; the name of one that a plug-in registers makes it for the
-    folder. progress: told what share of the present round is done.
+    sinks: whoever else wants the events, each in a thread of its own; the name of a tracker, or of one that a plug-in registers, makes it
+    for the folder. display: gets the events in this thread, as they happen. progress: told what share of the present round is done.
     """
     config = _anchored(config)
     _find_sinks(config, sinks)
     with RunFolder.create(path, name=_name(config), config=config, command=command) as folder:
         try:
-            return _run(folder, config, sinks, progress)
+            return _run(folder, config, sinks, display, progress)
         except Interrupted:
             raise  # there is something to go on from
         except EsperError:
-            folder.withdraw()  # a mistake that only showed while hosts and data were made, or in the first round: no checkpoint is there
+            # A mistake that only showed while hosts and data were made, or in the first round: no checkpoint is there.
+            folder.withdraw(also=[name for name in TRACKERS if name in sinks])
             raise
 
 
@@ -86,6 +88,7 @@ def resume(
     path: Path,
     *,
     sinks: Sequence[Sink | str] = (),
+    display: Sink | None = None,
     progress: Progress | None = None,
     reset_heads: Sequence[str] = (),
     settings: Mapping[str, object] | None = None,
@@ -104,16 +107,17 @@ def resume(
         if settings:
             folder.change_config(config)
             folder.log("changed: " + ", ".join(f"{key} is {value}" for key, value in settings.items()))
-        return _run(folder, config, sinks, progress, reset_heads)
+        return _run(folder, config, sinks, display, progress, reset_heads)
 
 
 def _find_sinks(config: Config, sinks: Sequence[Sink | str]) -> None:
-    """Load the plug-ins and raise UnknownNameError for a sink that none of them registers, before anything is made."""
+    """Load the plug-ins and raise UnknownNameError for a sink that nobody registers, and ConfigError for a tracker whose library is not
+    here, before anything is made."""
     names = [each for each in sinks if isinstance(each, str)]
     if names:
         load_plugins(config.plugins if isinstance(config, GrowthConfig | SweepConfig) else ())
     for name in names:
-        SINKS.find(name)
+        find_sink(name)
 
 
 def _anchored(config: Config) -> Config:
@@ -154,28 +158,6 @@ def go_on(config: Config, run: Path) -> str:
     return f"go on with: {resume_command(config.kind, run)}"
 
 
-def read_config(path: Path) -> Config:
-    """The config of a run, of the kind that it says it is."""
-    kinds: dict[str, type[Config]] = {
-        "run": ControllerRunConfig,
-        "learn": PPORunConfig,
-        "bc": BCConfig,
-        "iql": IQLConfig,
-        "compare": CompareConfig,
-        "headroom": HeadroomConfig,
-        "tune": SearchConfig,
-        "sweep": SweepConfig,
-    }
-    content = read_toml(path)
-    kind = content.get("kind")
-    if kind == "gardener":
-        raise RunError(f"{path.parent} was recorded by a Gardener; it goes on in the training loop that it is part of")
-    if not isinstance(kind, str) or kind not in kinds:
-        expected = ", ".join(f'"{name}"' for name in kinds)
-        raise RunError(f"{path} does not say what kind of run it is; expected a kind that is one of {expected}")
-    return from_mapping(kinds[kind], content, source=str(path))
-
-
 def _name(config: Config) -> str:
     if isinstance(config, BCConfig | IQLConfig):
         return config.kind
@@ -202,18 +184,24 @@ def _run(
     folder: RunFolder,
     config: Config,
     sinks: Sequence[Sink | str],
+    display: Sink | None,
     progress: Progress | None,
     reset_heads: Sequence[str] = (),
 ) -> dict[str, Any]:
     store = CheckpointStore(folder.checkpoints, run=folder.id)
     made = [make_sink(each, folder.path) if isinstance(each, str) else each for each in sinks]
     journal = JsonlSink(folder.events) if config.telemetry.at_least("minimal") else None
-    hub = Hub(journal, made, log=folder.log, config=config.telemetry)
+    queued = [QueuedSink(sink, each if isinstance(each, str) else "") for each, sink in zip(sinks, made, strict=True)]
+    hub = Hub(journal, [*queued, *([] if display is None else [display])], log=folder.log, config=config.telemetry)
     work: Work | None = None
     try:
         with stop_on_signal() as stop:
             work = _work(folder, config, hub)
             _restore(folder, store, hub, work)
+            with hub.unrecorded():
+                for each, sink in zip(sinks, made, strict=True):
+                    if isinstance(sink, TrackerSink):
+                        hub.emit(Note(text=f"{each}: {sink.tracker.hint}"))
             if reset_heads and not isinstance(config, PPORunConfig):
                 raise ConfigError("--reset-heads is for runs that learn a policy by playing; this one does not")
             if reset_heads:
@@ -253,6 +241,7 @@ def _loop(
     folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work, config: Config, progress: Progress | None, stop: Stop
 ) -> dict[str, Any]:
     hub.flush()
+    unsaved = ""
     while not work.done:
         before = work.round
         work.run_round(progress)
@@ -260,10 +249,15 @@ def _loop(
             hub.emit(RoundFinished(round=work.round, rounds=work.rounds))
         hub.flush()
         if work.round > before and (work.round % config.checkpoint_every == 0 or work.round >= work.rounds or stop.asked):
-            _save(folder, store, hub, work)
+            unsaved = _save(folder, store, hub, work, before=unsaved)
         if stop.asked and not work.done:
-            raise Interrupted(f"stopped after {work.round} of {work.rounds}; {go_on(config, folder.path)}")
+            how = f", and goes on from an earlier checkpoint ({unsaved})" if unsaved else ""
+            raise Interrupted(f"stopped after {work.round} of {work.rounds}{how}; {go_on(config, folder.path)}")
+    folder.keep()
     summary = work.end()
+    if unsaved and (unsaved := _save(folder, store, hub, work, before=unsaved)):
+        # A finished run has the networks that its figures are of; and one that is not finished can be brought to its end again.
+        raise CheckpointError(f"the run is at its end and cannot be finished: {unsaved}; make room, and {go_on(config, folder.path)}")
     hub.emit(RunFinished(outcome="finished"))
     hub.flush(fsync=True)
     folder.finish(summary)
@@ -271,11 +265,23 @@ def _loop(
     return {**summary, "run": str(folder.path)}
 
 
-def _save(folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work) -> None:
+def _save(folder: RunFolder, store: CheckpointStore, hub: Hub, work: Work, before: str) -> str:
+    """Save a checkpoint. Returns why a disk that is full, or fails, did not take it; that is said when it begins, as `before` tells, and
+    when it is over."""
     # The position first: everything up to it is then on the disk before a checkpoint says so.
     position = hub.position()
-    name = store.save(work.round, {"work": work.state(), "telemetry": position})
+    try:
+        name = store.save(work.round, {"work": work.state(), "telemetry": position})
+    except CheckpointError as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        if not before:
+            hub.remark(f"{error}; the run goes on, and the next one is tried")
+        return str(error)
+    if before:
+        hub.remark(f"checkpoints can be saved again: {name}")
     folder.log(f"saved {name}")
+    return ""
 
 
 class _Ask:

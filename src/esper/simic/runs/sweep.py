@@ -118,7 +118,7 @@ class SweepRun:
         number, config = self.round, self.configs[self.round]
         path = self.folder / POINTS / f"{number + 1:03}"
         listener = Listener(self.hub, progress)
-        watching: dict[str, Any] = {"sinks": [listener], "progress": listener.progress}
+        watching: dict[str, Any] = {"display": listener, "progress": listener.progress}
         row: dict[str, Any] = {"point": number + 1, "values": self.points[number], "run": str(path.relative_to(self.folder)), "failed": ""}
         try:
             if not (path / "run.json").exists():

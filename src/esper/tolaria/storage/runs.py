@@ -7,6 +7,7 @@ events.jsonl   what happened
 checkpoints/   what it can go on from
 log.txt        the same in plain lines, with the time
 points/        the runs that a sweep is made of
+tensorboard/   and wandb/, mlflow/: what those trackers were given
 summary.json   the figures; written at the end, so a run that has one is finished
 """
 
@@ -18,6 +19,7 @@ import os
 import platform
 import re
 import secrets
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -75,6 +77,7 @@ class RunFolder:
         self.checkpoints = path / _CHECKPOINTS
         """The folder for a CheckpointStore, which also wants the run's `id`."""
         self._lock: int | None = lock
+        self._kept = False
         self._made = made  # the folders that were made for it, the innermost first
 
     @classmethod
@@ -159,12 +162,18 @@ class RunFolder:
             reason = f"{self.path / name}: {error.strerror}; what the run wrote before is intact"
             raise RunError(f"the {what} of the run cannot be written: {reason}") from error
 
-    def withdraw(self) -> None:
+    def keep(self) -> None:
+        """From here on there is something in the run to look at, and `withdraw` leaves it."""
+        self._kept = True
+
+    def withdraw(self, also: Sequence[str] = ()) -> None:
         """Remove the run if there is nothing in it to go on from; one with a checkpoint, its own or of a run that it is made of, stays,
-        and so does whatever is not ours."""
+        and so does whatever is not ours. also: folders in it that were made for it."""
         kept = [folder for folder in (self.checkpoints, self.path / POINTS) if folder.is_dir() and any(folder.iterdir())]
-        if (self.path / _SUMMARY).exists() or kept:
+        if self._kept or (self.path / _SUMMARY).exists() or kept:
             return
+        for name in also:
+            shutil.rmtree(self.path / name, ignore_errors=True)
         for name in (_MARKER, _CONFIG, _EVENTS, _LOG, _LOCK):
             (self.path / name).unlink(missing_ok=True)
         _remove_empty(self._made)
