@@ -68,6 +68,8 @@ def report_on(run: Path) -> None:
 
         refuse_foreign(path)
         replace_file(path, _page([Record(run)]))
+    except KeyboardInterrupt:
+        print(f"no report: interrupted; esper report {run} writes it", file=sys.stderr)
     except Exception as error:  # a full disk, a library that is not there, or a mistake of ours
         print(f"no report: {error}", file=sys.stderr)
     else:

@@ -20,7 +20,7 @@ def actions(record: Record) -> Chart | None:
     acts = [Series(words(op.name), at, numbers(found[by][op.name])) for op in Op if op is not Op.WAIT and found[by][op.name]]
     if not at or not acts:
         return None
-    of = "" if by == "by_round" else f", of {found['hosts']} hosts"
+    of = "" if by == "by_round" else f", of {found['hosts']} host{'s' if found['hosts'] != 1 else ''}"
     return layers(acts, title=f"Acts by {x[:-1]}{of}; waiting is left out", x_label=x[:-1], y_label="decisions")
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from esper.karn.event_index import KINDS, NOBODY, Index, Row, code_of, row_of
 from esper.leyline.config import read_toml
 from esper.leyline.errors import EsperError, EventError, RunError
+from esper.leyline.files import open_file
 from esper.tolaria.storage.runs import RunInfo, read_run, read_summary
 
 EVENTS, CONFIG, SUMMARY = "events.jsonl", "config.toml", "summary.json"
@@ -148,7 +149,7 @@ class Record:
             return False
         before = self.generation, self._index.offset, self._index.wrong
         try:
-            with open(self.path / EVENTS, "rb", buffering=0) as file:
+            with open_file(self.path / EVENTS) as file:
                 if not self._known(file.fileno()):
                     self._anew()
                 rest = b""
@@ -247,7 +248,7 @@ class Record:
             return []
         with self._lock:
             try:
-                with open(self.path / EVENTS, "rb", buffering=0) as file:
+                with open_file(self.path / EVENTS) as file:
                     found = [os.pread(file.fileno(), size - 1, start) for start, size in map(self._index.span, numbers)]
                     if self._known(file.fileno()):
                         return found
@@ -284,7 +285,7 @@ class Record:
         if not numbers:
             return rows
         try:
-            with open(self.path / EVENTS, "rb", buffering=0) as file:
+            with open_file(self.path / EVENTS) as file:
                 for seq in numbers:
                     start, size = self._index.span(seq)
                     line = os.pread(file.fileno(), size, start)

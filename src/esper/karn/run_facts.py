@@ -77,14 +77,15 @@ def flag_lines(found: Sequence[Subject]) -> str:
 
 def _unfinished(subject: Subject) -> str:
     """How a run stands that has not ended."""
-    status, progress = subject.overview["status"], subject.overview["progress"]
+    status, progress, go_on = subject.overview["status"], subject.overview["progress"], subject.overview["go_on"]
     if status == "finished":
         return ""
-    far = f"{progress['done']} of {progress['total']} {_plural(progress['unit'])} done"
-    if subject.overview["go_on"] is None:
-        return f"{subject.name} is {'still running' if status == 'running' else status}: {far}; this is how it stands"
-    command = resume_command(subject.overview["method"], Path(subject.name))
-    return f"{subject.name} is {status}: {far}; to go on, in the folder that holds it: {command}"
+    words = {"running": "is still running", "interrupted": "is interrupted", "new": "has not begun"}
+    far = f"{subject.name} {words[status]}: {progress['done']} of {progress['total']} {_plural(progress['unit'])} done"
+    if go_on is None:
+        return f"{far}; this is how it stands"
+    command = resume_command(subject.overview["method"], Path(subject.record.path.resolve().name))
+    return f"{far}; to go on, in the folder that holds it: {command}"
 
 
 def about(found: Sequence[Subject]) -> str:

@@ -129,21 +129,25 @@ def _costs(found: Sequence[Subject]) -> str:
 
 def _arms(found: Sequence[Subject]) -> str:
     rows: list[dict[str, Cell]] = []
-    total = 0
+    total, differences = 0, list[str]()
     for subject in found:
         arms = views.arms(subject.record)
         total += len(arms)
+        differences += [f"{prefix(found, subject)}{arm['difference_of']}" for arm in arms if arm["difference"] is not None]
         for arm in arms[:SHOWN_ARMS]:
             row = {"arm": arm["arm"], "hosts": arm["hosts"], "score": arm["score"], "accuracy": arm["accuracy"], "size x": arm["growth"]}
             row |= {"operations": None if arm["operations"] is None else round(arm["operations"]), "fossils": arm["fossils"]}
-            row |= {"difference [95 %]": _difference(arm)}
+            row |= {"difference [95 %]": _difference(arm["difference"])}
             rows.append({**run_column(found, subject), **row})
-    return (table(rows) + _counted(len(rows), total, "arms")) if rows else ""
+    meant = "; ".join(dict.fromkeys(differences))
+    told = paragraph(f"Difference in score, host by host: {meant}.") if meant else ""
+    return (table(rows) + told + _counted(len(rows), total, "arms")) if rows else ""
 
 
-def _difference(arm: Mapping[str, Any]) -> str:
-    found = arm["difference"]
-    return "" if found is None else f"{arm['difference_of']}: {found['mean']:+.2f} {bounds(found['low'], found['high'])}"
+def _difference(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    return f"{found['mean']:+.2f}" + ("" if found["low"] is None else f" {bounds(found['low'], found['high'])}")
 
 
 def _blueprints(found: Sequence[Subject]) -> str:

@@ -35,10 +35,12 @@ class Axis:
         return [f"{tick + 0.0:,.{decimals}f}" for tick in self.ticks]
 
 
-def axis(values: Sequence[float], *, log: bool = False) -> Axis:
-    """An axis from the round number below the least value to the one above the largest."""
+def axis(values: Sequence[float], *, log: bool = False, counts: bool = False) -> Axis:
+    """An axis from the round number below the least value to the one above the largest. counts: whole ticks, if all values are whole."""
     low, high = float(min(values)), float(max(values))
-    return _log_axis(low, high) if log else _linear_axis(low, high)
+    if log:
+        return _log_axis(low, high)
+    return _linear_axis(low, high, 1.0 if counts and all(float(value).is_integer() for value in values) else 0.0)
 
 
 def within(values: Sequence[float], *, whole: bool) -> Axis:
@@ -52,11 +54,11 @@ def within(values: Sequence[float], *, whole: bool) -> Axis:
     return Axis(ticks, low, high)
 
 
-def _linear_axis(low: float, high: float) -> Axis:
+def _linear_axis(low: float, high: float, least: float = 0.0) -> Axis:
     if high - low <= abs(high) * 1e-9:
         room = abs(low) * 0.1 or 1.0
         low, high = low - room, high + room
-    step = round_step((high - low) / TICKS)
+    step = max(least, round_step((high - low) / TICKS))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     ticks = tuple(number * step for number in range(first, last + 1))
     return Axis(ticks, ticks[0], ticks[-1])

@@ -127,7 +127,7 @@ def bars(names: Sequence[str], series: Sequence[Series], *, title: str, y_label:
         turned = longest > across - 4
         bottom = BOTTOM - 14 + (min(longest, 130) * 0.6 if turned else 0)
         axes = canvas.axes(LEFT, top, WIDTH - RIGHT, HEIGHT - bottom)
-        lay(axes, "y", axis([0.0, *shown]), y_label)
+        lay(axes, "y", axis([0.0, *shown], counts=True), y_label)
         axes.set_xlim(-0.5, len(names) - 0.5)
         turn: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if turned else {}
         axes.set_xticks(range(len(names)), [clean(text) for text in texts], **turn)
@@ -174,7 +174,7 @@ def layers(series: Sequence[Series], *, title: str, x_label: str, y_label: str, 
         step = (at[-1] - at[0]) / (len(at) - 1) if len(at) > 1 else 1.0
         edges = np.repeat(np.append(at - step / 2, at[-1] + step / 2), 2)[1:-1]
         axes = canvas.axes(LEFT, top, WIDTH - RIGHT, HEIGHT - BOTTOM)
-        lay(axes, "y", axis(ends), y_label)
+        lay(axes, "y", axis(ends, counts=True), y_label)
         ticks = within([float(value) for value in series[0].x], whole=True)
         lay(axes, "x", Axis(ticks.ticks, float(edges[0]), float(edges[-1])), x_label)
         axes.xaxis.grid(False)
