@@ -94,6 +94,13 @@ def test_in_a_pipe_it_is_one_picture(recorded_runs: Path, capsys: pytest.Capture
     assert "\x1b" not in told
 
 
+def test_a_run_without_events_is_shown_by_its_summary(recorded_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(recorded_runs / "grown", tmp_path / "run")
+    (tmp_path / "run" / "events.jsonl").unlink()
+    assert watch_terminal(tmp_path / "run") == 0
+    assert f"{tmp_path / 'run'}: finished; test accuracy" in capsys.readouterr().out.replace("\n", " ")
+
+
 def test_of_a_folder_the_newest_run_is_shown(recorded_runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert watch_terminal(recorded_runs) == 0
     assert "PPO on digits" in capsys.readouterr().out

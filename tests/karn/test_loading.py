@@ -6,11 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 import esper
 from esper.karn import views
 from esper.karn.query_tables import TABLES
-from esper.leyline.errors import EventError, RunError, UnknownNameError
+from esper.leyline.errors import ConfigError, EventError, RunError, UnknownNameError
 from esper.nissa import read_events
 from tests.karn.copies import cut_short
 
@@ -48,6 +49,21 @@ def test_every_view_is_a_data_frame(recorded_runs: Path) -> None:
     hosts = run.frame("hosts")
     assert hosts["val_accuracy"].tolist() == [row["val_accuracy"] for row in run.hosts()]
     assert len(run.frame("epochs")) == len(run.frame("epoch_finished")) == len(run.events("epoch_finished"))
+
+
+def test_it_is_drawn(recorded_runs: Path) -> None:
+    pytest.importorskip("esper.karn.run_charts")
+    run = esper.load_run(recorded_runs / "learned")
+    figure = run.plot("accuracy")
+    assert isinstance(figure, Figure)
+    assert figure.axes
+    drawn = run.plot()
+    assert isinstance(drawn, list)
+    assert len(drawn) > 3
+    with pytest.raises(UnknownNameError, match="unknown chart 'acuracy'; did you mean 'accuracy'"):
+        run.plot("acuracy")
+    with pytest.raises(ConfigError, match="has nothing to draw as 'calibration'"):
+        esper.load_run(recorded_runs / "grown").plot("calibration")
 
 
 def test_it_shows_itself_shortly_and_as_text(recorded_runs: Path, tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ from esper.karn.views.hosts import host_rows
 from esper.leyline.errors import UnknownNameError
 from esper.leyline.events import Anomaly, Envelope, to_json_line
 from esper.leyline.score import score
+from esper.nissa.config import MINIMAL
 from esper.simic.statistics import interval, paired_difference
 from esper.tolaria.storage.runs import RunFolder
-from tests.karn.copies import cut_short
+from tests.karn.copies import cut_short, thinned
 from tests.simic.runs import small
 
 ALL = (
@@ -199,7 +200,11 @@ def test_a_decision_opens(grown: Record, learned: Record) -> None:
 
 
 def test_a_host_that_is_not_recorded_in_full_has_its_course_and_its_seeds(recorded_runs: Path, tmp_path: Path) -> None:
-    run = thinned(recorded_runs / "grown", tmp_path / "run", keep=(0, 3))
+    run = thinned(
+        recorded_runs / "grown",
+        tmp_path / "run",
+        lambda line: line["host"] in (None, 0, 3) or line["kind"] in ("host_started", "host_finished"),
+    )
     record, whole = Record(run), Record(recorded_runs / "grown")
     assert views.hosts(record)["detailed"] == [0, 3]
     found, full = views.host(record, 1), views.host(whole, 1)
@@ -214,15 +219,25 @@ def test_a_host_that_is_not_recorded_in_full_has_its_course_and_its_seeds(record
     assert views.distribution(record)["n"] == [3] * 8
 
 
-def thinned(run: Path, to: Path, keep: tuple[int, ...]) -> Path:
-    """A copy in which only these hosts are recorded in full."""
-    shutil.copytree(run, to)
-    always = ("host_started", "host_finished")
-    lines = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    kept = [line for line in lines if line["host"] is None or line["host"] in keep or line["kind"] in always]
-    texts = [json.dumps({**line, "seq": seq}, separators=(",", ":")) for seq, line in enumerate(kept)]
-    (to / "events.jsonl").write_text("".join(f"{text}\n" for text in texts))
-    return to
+@pytest.mark.parametrize("name", ["grown", "learned"])
+def test_what_is_recorded_at_the_lowest_levels_is_enough_for_the_headline(recorded_runs: Path, tmp_path: Path, name: str) -> None:
+    always = {kind.kind() for kind in MINIMAL}
+    whole = Record(recorded_runs / name)
+    minimal = Record(thinned(recorded_runs / name, tmp_path / "minimal", lambda line: line["kind"] in always))
+    off = Record(thinned(recorded_runs / name, tmp_path / "off", lambda line: False))
+    (off.path / "events.jsonl").unlink()
+    for record in (minimal, off):
+        assert {label: each["value"] for label, each in figures(record).items()} == {
+            label: each["value"] for label, each in figures(whole).items()
+        }
+        for view in ALL:
+            json.dumps(getattr(views, view)(record), allow_nan=False)
+    assert views.overview(minimal)["curve"] == pytest.approx(views.overview(whole)["curve"])
+    assert views.blueprints(minimal) == views.blueprints(whole)
+    assert views.hosts(minimal)["detailed"] == []
+    json.dumps(views.host(minimal, 0), allow_nan=False)
+    running = Record(cut_short(minimal.path, tmp_path / "running", rounds=1))
+    assert views.overview(running)["progress"]["done"] == 1
 
 
 def test_calibration_compares_values_with_what_followed(learned: Record) -> None:

@@ -37,6 +37,7 @@ COMMANDS: dict[str, str] = {
     "sweep": "one run of a method for each of several values of its settings",
     "report": "runs as one page with plots, side by side if there are several",
     "export": "the grown network of a run as a plain module, torch.export or ONNX",
+    "watch": "a live page of a run, or of all runs",
     "runs": "the runs in a folder, and how they stand",
     "query": "ask runs in SQL: events, hosts, seeds, decisions, rounds",
     "tasks": "what there is to train on, and whether its data is here",

@@ -43,6 +43,9 @@ PASSING = ("hosts_trained", "epoch_finished", "seed_measured")
 """Kinds of which the newest say all."""
 
 
+NO_COURSES = "how hosts do while they grow is not recorded at the level of telemetry minimal"
+
+
 class Watch:
     """One run as it is seen in a terminal. `look` reads on."""
 
@@ -62,7 +65,10 @@ class Watch:
         for kind in SCENES.get(method_of(self.record), OTHERS):
             since = max(self._seen, end - NEWEST) if kind in PASSING else self._seen
             wanted += [seq for seq in self._new(kind) if seq >= since]
-        for line in self.record.lines(sorted(wanted)):
+        lines = self.record.lines(sorted(wanted))
+        if self._generation != self.record.generation:
+            return  # it went on from an earlier checkpoint at this moment; the next look begins anew
+        for line in lines:
             envelope = from_json_line(line.decode("ascii"))
             if isinstance(envelope.event, RunStarted):
                 self.scene = scene_of(envelope.event)
@@ -86,8 +92,14 @@ class Watch:
         lines += [Text(f"! {each['text']}", style="bold red") for each in shown[-FLAGS:]]
         if self.scene is not None:
             left = self._left() if status == "running" else ""
-            lines.append(picture(self.scene, found["share"], f"{found['unit']} {found['done']} of {found['total']}{left}"))
+            body = self.scene.body() if self._courses() else [Text(NO_COURSES, style="dim")]
+            lines.append(picture(self.scene, body, found["share"], f"{found['unit']} {found['done']} of {found['total']}{left}"))
         return Group(*lines, *self._standing(found["updated"]))
+
+    def _courses(self) -> bool:
+        """Whether there is something for the scene to show."""
+        shows_hosts = "hosts_trained" in SCENES.get(method_of(self.record), OTHERS)
+        return not shows_hosts or self.record.count("hosts_trained") > 0 or self.record.count("round_finished") == 0
 
     def _standing(self, updated: float | None) -> list[RenderableType]:
         from rich.text import Text

@@ -115,7 +115,10 @@ def _fill(connection: DuckDBPyConnection, records: Mapping[str, Record], wanted:
 def _fill_events(connection: DuckDBPyConnection, table: Table, record: Record, run: str | None) -> None:
     fields = {name: table.columns[column_of(table.name, name)] for name in field_kinds(EVENT_TYPES[table.name])}  # type: ignore[arg-type]
     members = ", ".join(f"{_quoted(name)} {kind}" for name, kind in fields.items())
-    lines = [without_words(line, table.name).decode("ascii", "backslashreplace") for line in record.lines(record.numbers(table.name))]
+    numbers = record.numbers(table.name)
+    lines = [without_words(line, table.name).decode("ascii", "backslashreplace") for line in record.lines(numbers)]
+    if len(lines) < len(numbers):
+        raise QueryError(f"the run {record.path} went on from an earlier checkpoint while it was asked; ask again")
     try:
         _insert(connection, table, lines, {**PLACE, "data": f"STRUCT({members})"}, run)
     except _duckdb().Error:

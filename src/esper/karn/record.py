@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from esper.karn.event_index import KINDS, NOBODY, Index, Row, code_of, row_of
 from esper.leyline.config import read_toml
 from esper.leyline.errors import EsperError, EventError, RunError
+from esper.leyline.files import open_file
 from esper.tolaria.storage.runs import RunInfo, read_run, read_summary
 
 EVENTS, CONFIG, SUMMARY = "events.jsonl", "config.toml", "summary.json"
@@ -148,7 +149,7 @@ class Record:
             return False
         before = self.generation, self._index.offset, self._index.wrong
         try:
-            with open(self.path / EVENTS, "rb", buffering=0) as file:
+            with open_file(self.path / EVENTS) as file:
                 if not self._known(file.fileno()):
                     self._anew()
                 rest = b""
@@ -240,12 +241,22 @@ class Record:
             except _Changed:
                 raise RunError(f"{self.path / EVENTS} changes faster than it can be read") from None
 
-    def lines(self, numbers: Iterable[int]) -> list[bytes]:
-        """The lines of the events of these numbers, as they are in the file; whether each is whole shows when it is parsed."""
-        self._begin()
-        with self._lock, open(self.path / EVENTS, "rb", buffering=0) as file:
-            spans = [self._index.span(seq) for seq in numbers]
-            return [os.pread(file.fileno(), size - 1, start) for start, size in spans]
+    def lines(self, numbers: Sequence[int]) -> list[bytes]:
+        """The lines of the events of these numbers, as they are in the file; whether each is whole shows when it is parsed. None, and a
+        `generation` more, when the file is another by now."""
+        if not numbers:
+            return []
+        with self._lock:
+            try:
+                with open_file(self.path / EVENTS) as file:
+                    found = [os.pread(file.fileno(), size - 1, start) for start, size in map(self._index.span, numbers)]
+                    if self._known(file.fileno()):
+                        return found
+            except FileNotFoundError:
+                pass
+            self._anew()
+            self._read_events()
+            return []
 
     def remembered(self, key: Any, work_out: Callable[[], T]) -> T:
         """What a function gave for this state of the record; it is asked once."""
@@ -274,7 +285,7 @@ class Record:
         if not numbers:
             return rows
         try:
-            with open(self.path / EVENTS, "rb", buffering=0) as file:
+            with open_file(self.path / EVENTS) as file:
                 for seq in numbers:
                     start, size = self._index.span(seq)
                     line = os.pread(file.fileno(), size, start)

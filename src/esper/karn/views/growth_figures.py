@@ -17,8 +17,7 @@ def grown_figures(record: Record, summary: dict[str, Any]) -> list[Figure]:
     split = "val" if hosts[0]["test_accuracy"] is None else "test"
     values = [float(host[f"{split}_accuracy"]) for host in hosts]
     val, control = mean_courses(record)
-    shown = val or [each for each in _mean_course([host["val_accuracies"] for host in hosts]) if each is not None]
-    figures = [figure(f"{split} accuracy", mean(values), note=over(len(hosts), "harvested network"), found=bounds_of(values), trend=shown)]
+    figures = [figure(f"{split} accuracy", mean(values), note=over(len(hosts), "harvested network"), found=bounds_of(values), trend=val)]
     if "against_control" in summary:
         found, spent = summary["against_control"][f"{split}_accuracy"], summary["operations_x"]
         figures.append(figure("against the control", found["mean"], "+.2f", paired(found), found=found, trend=_differences(val, control)))
@@ -70,6 +69,8 @@ def mean_courses(record: Record) -> tuple[list[float], list[float]]:
 
     def find() -> tuple[list[float], list[float]]:
         mine, beside = grown(record), twins(record)
+        if not record.count("hosts_trained", "epoch_finished"):
+            return _summed_up(record, "hosts"), _summed_up(record, "control")
         known = courses(record) if set(mine) <= set(latest_play(record)) else {}
         of_hosts = [known.get(number, Course()) for number in mine]
         of_twins = [known.get(beside[number], Course()) for number in mine if number in beside]
@@ -84,8 +85,12 @@ def _by_epoch(found: Sequence[Course]) -> list[float]:
     return [each for each in means if each is not None]
 
 
-def _mean_course(values: Sequence[Sequence[float]]) -> list[float | None]:
-    return [mean([float(each[epoch]) for each in values if epoch < len(each)]) for epoch in range(max(map(len, values)))]
+def _summed_up(record: Record, whose: str) -> list[float]:
+    """The same from the summary, of a run that did not record it."""
+    rows = (record.summary or {}).get(whose, [])
+    values = [row["val_accuracies"] for row in rows] if isinstance(rows, list) else []
+    means = [mean([float(each[epoch]) for each in values if epoch < len(each)]) for epoch in range(max(map(len, values), default=0))]
+    return [each for each in means if each is not None]
 
 
 def _growth(hosts: Sequence[dict[str, Any]]) -> float | None:
