@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from html import unescape
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from esper.simic.runs.runner import start
 from esper.simic.runs.search_config import SearchConfig
 from esper.simic.runs.sweep_config import SweepConfig
 from tests.karn.copies import cut_short
+from tests.karn.pages import Figures
 from tests.simic.runs import small
 
 FIX = {"widths": "[2,2]", "train_size": "60"}
@@ -50,25 +50,6 @@ def kinds(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     for name, config in configs.items():
         start(config, folder / name, f"esper {name}")
     return {name: folder / name for name in configs}
-
-
-class Figures(HTMLParser):
-    """The figures of a page with all their digits, by label, and everything that it would load or run."""
-
-    def __init__(self, content: str) -> None:
-        super().__init__()
-        self.figures: dict[str, float] = {}
-        self.loaded: list[str] = []
-        self.feed(content)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        if tag == "data" and found.get("value"):
-            self.figures[found["title"] or ""] = float(found["value"] or "")
-        local = [value for name, value in attrs if name == "href" and not (value or "").startswith("#")]
-        handlers = [name for name in found if name.startswith("on")]
-        if tag in ("script", "link", "img", "iframe", "object", "embed", "base") or "src" in found or local or handlers:
-            self.loaded.append(self.get_starttag_text() or "")
 
 
 def page_of(*paths: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import signal
@@ -16,8 +17,12 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
+import esper
+from esper.karn.record import Record
+from esper.karn.run_report import report_page
 from esper.karn.watch.server import WatchServer
 from esper.tolaria.storage.runs import RunFolder
+from tests.karn.pages import Figures
 from tests.karn.watch_runs import Story
 
 if TYPE_CHECKING:
@@ -34,8 +39,9 @@ expect.set_options(timeout=WAIT)
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory, recorded_runs: Path) -> Path:
     folder = tmp_path_factory.mktemp("page") / "runs"
+    shutil.copytree(recorded_runs, folder)
     Story(folder / "done").begin().run(8).flag().finish()
     Story(folder / "many", hosts=40).begin().run(8).finish()
     evil = EVIL.replace("/", "")
@@ -161,6 +167,28 @@ def test_a_run_a_host_and_a_decision_are_rendered_with_data(open_page: Open):
     assert "75.0 %" in page.locator("#legal").inner_text()
     assert "was fossilised after epoch 7" in page.locator("#after").inner_text()
     assert "val accuracy" in page.locator("#seen").inner_text()
+
+
+@pytest.mark.parametrize("run", ["grown", "learned"])
+def test_page_report_query_and_summary_have_the_same_figures(open_page: Open, root: Path, run: str):
+    page = open_page(f"#/run/{run}")
+    expect(page.locator(".figure").first).to_be_visible()
+    figures = page.locator(".figure").all_inner_texts()
+    asked = esper.load_run(root / run).query("select label, value from headline")
+    reported = Figures(report_page([Record(root / run)])).figures
+    assert {row["label"]: row["value"] for row in asked} == reported
+    assert len(figures) == len(asked)
+    for text, row in zip(figures, asked, strict=True):
+        label, shown, *_ = text.splitlines()
+        assert label == row["label"]
+        assert float(shown.lstrip("x").replace("\N{MINUS SIGN}", "-")) == pytest.approx(row["value"], abs=0.051)
+    summary = json.loads((root / run / "summary.json").read_text())
+    if run == "grown":
+        known = {"against the control": summary["against_control"]["test_accuracy"]["mean"], "operations": summary["operations_x"]["all"]}
+    else:
+        against = {f"against {arm}": found["mean"] for arm, found in summary["examination"]["policy_against"].items()}
+        known = {"score": summary["examination"]["arms"]["policy"]["score"], **against}
+    assert {label: reported[label] for label in known} == known
 
 
 def test_many_hosts_are_a_distribution_and_a_table_to_pick_from(open_page: Open):
