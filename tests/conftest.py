@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # On models this small a second thread makes torch slower, and the test workers have the cores already. torch reads the
@@ -22,3 +24,21 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(1_000_000)
+
+
+@pytest.fixture(scope="session")
+def recorded_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with finished runs that a second each made: `grown`, three hosts with twins, and `learned`, two rounds of PPO. Not to be
+    changed: whoever wants to damage one takes a copy."""
+    from esper.simic.growth.config import ControllerRunConfig
+    from esper.simic.runs.ppo_config import PPORunConfig
+    from esper.simic.runs.runner import start
+    from tests.simic.runs import small
+
+    folder = tmp_path_factory.mktemp("recorded")
+    grown: ControllerRunConfig = small(hosts=3, epochs=8)
+    start(grown, folder / "grown", "esper train heuristic --hosts 3")
+    fix = {"widths": "[2, 2]", "train_size": "100"}
+    learned = PPORunConfig(rounds=2, hosts=3, pool=3, examined=2, epochs=6, workers=1, fix=fix, hidden=16, slot_width=16)
+    start(learned, folder / "learned", "esper train ppo --rounds 2")
+    return folder

@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from esper.karn.loading import load_run as load_run
     from esper.kasmina import AveragedModel as AveragedModel
     from esper.kasmina import Growable as Growable
     from esper.kasmina import SlotShape as SlotShape
@@ -43,6 +44,7 @@ _HOMES = {
     "blueprint": "esper.kasmina",
     "check_growable": "esper.kasmina",
     "find_slots": "esper.kasmina",
+    "load_run": "esper.karn.loading",
     "stacking_rule": "esper.kasmina.stacking.rules",
     "EsperError": "esper.leyline.errors",
     "GateConfig": "esper.leyline.reports",

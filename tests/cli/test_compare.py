@@ -55,7 +55,7 @@ def test_the_command_compares_and_shows_a_finished_comparison_again(tmp_path: Pa
     assert again.split("run folder")[0].split("wrote")[0].strip() in done.stdout
     assert (tmp_path / "again.html").read_text() == page
     assert main(["runs"]) == 0
-    assert "fixed: score" in capsys.readouterr().out
+    assert "score of fixed" in capsys.readouterr().out
 
 
 def test_a_comparison_that_is_killed_goes_on_to_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

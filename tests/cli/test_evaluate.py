@@ -45,7 +45,7 @@ def test_the_report_fits_a_terminal_and_a_strict_flag_ends_in_another_code(capsy
     assert report["memory"]["process"] > 0
     page = (tmp_path / "report.html").read_text()
     assert page.startswith("<!doctype html>")
-    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert "://" not in page.replace("http://www.w3.org/2000/svg", "")
 
 
 def test_a_red_flag_is_no_failure_unless_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,7 +51,7 @@ def test_every_round_and_every_arm_has_a_line(shown: tuple[list[str], Path]) -> 
 def test_the_end_is_a_paired_statement_and_says_where_the_run_lies(shown: tuple[list[str], Path]) -> None:
     lines, run = shown
     examination = read_summary(run)["examination"]
-    assert lines[-1] == f"run folder: {run.relative_to(run.parents[1])}"
+    assert lines[-2] == f"run folder: {run.relative_to(run.parents[1])}"
     for name in ("wait", "random", "fixed", "heuristic"):
         (row,) = [line for line in lines if line.split()[:1] == [name]]
         assert f"{examination['arms'][name]['score']:.2f}" in row

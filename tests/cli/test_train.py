@@ -104,7 +104,7 @@ def test_a_run_shows_a_line_an_epoch_with_the_time_to_go_and_what_came_out(tmp_p
     told = " ".join(" ".join(rest).split())
     assert re.search(rf"against the same hosts without growth: [+-][\d.]+ points, {sure}", told)
     assert re.search(r"that took [\d.]+ times their operations, [\d.]+ of it for counterfactuals", told)
-    assert rest[-1] == "run folder: runs/digits-heuristic-001"
+    assert rest[-2:] == ["run folder: runs/digits-heuristic-001", "report: runs/digits-heuristic-001/report.html"]
     assert summary["command"] == "esper train heuristic --hosts 1 --epochs 3 --fix 'widths=[2,2,4]' train_size=100"
 
 
@@ -116,7 +116,7 @@ def test_quiet_shows_the_result_alone_and_the_next_run_gets_the_next_number(tmp_
             assert told[0] == ""
             assert told[1].split()[0] == "host"
             assert not any(line.startswith("epoch") for line in told)
-            assert told[-1] == f"run folder: runs/digits-wait-00{number}"
+            assert told[-2] == f"run folder: runs/digits-wait-00{number}"
 
 
 def test_the_same_run_starts_again_from_its_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

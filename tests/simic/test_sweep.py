@@ -14,8 +14,9 @@ from esper.leyline.events import ArmExamined, Note
 from esper.leyline.score import score
 from esper.nissa import read_events
 from esper.simic.growth.config import ControllerRunConfig
+from esper.simic.runs.configs import read_config
 from esper.simic.runs.ppo_config import PPORunConfig
-from esper.simic.runs.runner import read_config, resume, start
+from esper.simic.runs.runner import resume, start
 from esper.simic.runs.sweep import converged
 from esper.simic.runs.sweep_config import SweepConfig
 from esper.tolaria.data import Data

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from esper.cli.results import WIDTH, join, say
 from esper.cli.tables import Row, print_rows
 from esper.simic.statistics import LEAST_HOSTS, TOO_FEW, bounds
+
+if TYPE_CHECKING:
+    from esper.karn.charts import Chart
 
 Summary = dict[str, Any]
 WHOLE = ("score", "test", "IQM", "P(better)", "of hosts", "hosts")
@@ -201,14 +204,14 @@ def make_page(summary: Summary) -> str:
     return page("Comparison on " + join(summary["task"]), sections)
 
 
-def _front(summary: Summary, cost: str) -> str:
+def _front(summary: Summary, cost: str) -> Chart:
     """Accuracy against what it costs, a point for each arm. No rent has to be believed in here."""
     from esper.karn.charts import Series, points
 
     series = []
     for name, arm in summary["comparison"]["arms"].items():
         found = arm["test_accuracy"]
-        ends = {} if found["low"] is None else {"low": [found["low"]], "high": [found["high"]]}
+        ends: dict[str, Any] = {} if found["low"] is None else {"low": [found["low"]], "high": [found["high"]]}
         series.append(Series(name, [arm[cost]], [found["mean"]], **ends))
     words = {"parameters": "parameters of the harvested network", "operations": "training operations of a host"}
     return points(series, title=f"Accuracy against {cost}", x_label=words[cost], y_label="test accuracy, points", log_x=True)

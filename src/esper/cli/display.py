@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from esper.cli.scenes import scene_of
 from esper.leyline.events import Anomaly, Envelope, Note, RoundFinished, RunStarted, SinkBehind, SinkFailed
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Group, RenderableType
 
 REDRAW_AFTER = 0.25
 """Seconds that a picture stays at least."""
@@ -163,9 +164,6 @@ class LiveDisplay(PlainDisplay):
     def render(self) -> Group:
         """The picture as it is now."""
         from rich.console import Group
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
 
         scene = self.scene
         if scene is None:
@@ -174,11 +172,20 @@ class LiveDisplay(PlainDisplay):
         if self.beyond or self.round >= self.clock.total:
             done = min(self.clock.total, self.round + self.beyond + self.share)
         left = self.clock.left(done)
-        pace = f" {scene.unit} {self.round}" + (f", {left} left" if left else "")
-        bar = Table.grid()
-        bar.add_row(ProgressBar(total=1.0, completed=min(1.0, done / self.clock.total), width=40), Text(pace))
-        # The headline is not the table's title, which would be broken off where a narrow table ends.
-        return Group(Text(scene.headline(), style="bold"), *scene.body(), bar)
+        return picture(scene, scene.body(), done / self.clock.total, f"{scene.unit} {self.round}" + (f", {left} left" if left else ""))
+
+
+def picture(scene: Scene, body: Sequence[RenderableType], share: float, place: str) -> Group:
+    """A scene, or as much of it as there is, and a bar below: so much of the run is done, from 0 to 1, and where it is in words."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    bar = Table.grid()
+    bar.add_row(ProgressBar(total=1.0, completed=min(1.0, share), width=40), Text(f" {place}"))
+    # The headline is not the table's title, which would be broken off where a narrow table ends.
+    return Group(Text(scene.headline(), style="bold"), *body, bar)
 
 
 def make_display(quiet: bool, rewards: bool) -> QuietDisplay:

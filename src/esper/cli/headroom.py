@@ -106,7 +106,7 @@ def make_page(summary: dict[str, Any]) -> str:
     found = summary["adaptivity"]
     known = ["known before", "and first epochs", "hindsight"]
     gains = [found["before"]["mean"], found["during"]["mean"], found["hindsight"]]
-    ends = {side: [found["before"][side], found["during"][side], found["hindsight"]] for side in ("low", "high")}
+    ends: dict[str, Any] = {side: [found["before"][side], found["during"][side], found["hindsight"]] for side in ("low", "high")}
     adaptive = bars(
         known,
         [Series("points over the best single plan", [0, 1, 2], gains, **ends)],

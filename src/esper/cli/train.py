@@ -11,7 +11,7 @@ from typing import Any
 
 from esper.cli.flags import Parser, add_flags, changes
 from esper.cli.results import print_learning, print_run, print_study
-from esper.cli.watching import add_watching, asks_to_resume, resume_settings, watch
+from esper.cli.watching import add_watching, asks_to_resume, conclude, resume_settings, watch
 from esper.leyline.config import load, replace_fields
 from esper.leyline.errors import ConfigError, unknown
 
@@ -107,7 +107,7 @@ def main(argv: list[str]) -> int:
     from esper.simic.runs.runner import start
 
     command = shlex.join(["esper", "train", *argv])
-    return _report(watch(lambda **watching: start(config, arguments.run, command, **watching), arguments))
+    return _report(watch(lambda **watching: start(config, arguments.run, command, **watching), arguments), arguments)
 
 
 def _resume(argv: list[str]) -> int:
@@ -129,13 +129,15 @@ A run that teaches a policy can go on with other settings of learning, named as 
 
     settings = resume_settings(arguments.resume, arguments, extra, "train")
     heads = [head for item in arguments.reset_heads for head in item.split(",") if head]
-    return _report(watch(lambda **watching: resume(arguments.resume, reset_heads=heads, settings=settings, **watching), arguments))
+    summary = watch(lambda **watching: resume(arguments.resume, reset_heads=heads, settings=settings, **watching), arguments)
+    return _report(summary, arguments)
 
 
-def _report(summary: dict[str, Any]) -> int:
-    """Say what came out."""
+def _report(summary: dict[str, Any], arguments: argparse.Namespace) -> int:
+    """Say what came out, and write the report."""
     printers = {"examination": print_learning, "study": print_study}
     next((printer for key, printer in printers.items() if key in summary), print_run)(summary)
+    conclude(summary, arguments)
     return 0
 
 

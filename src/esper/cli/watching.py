@@ -27,6 +27,7 @@ def add_watching(parser: Parser, *, rewards: bool = False) -> None:
     parser.add_argument("--track", nargs="+", action="extend", default=[], metavar="NAME", help=trackers)
     recorded = "how much is recorded in events.jsonl: off, minimal, normal or debug (default: normal)"
     parser.add_argument("--telemetry", dest="telemetry.level", default=argparse.SUPPRESS, metavar="LEVEL", help=recorded)
+    parser.add_argument("--no-report", action="store_true", help="do not write report.html, the page about the run, at its end")
     parser.set_defaults(show_reward_components=False)
     if rewards:
         parser.add_argument("--show-reward-components", action="store_true", help="print what each decision earned, and why")
@@ -43,11 +44,20 @@ def watch(run: Callable[..., dict[str, Any]], arguments: argparse.Namespace) -> 
     return run(sinks=list(dict.fromkeys(arguments.track)), display=display, progress=display.progress)
 
 
+def conclude(summary: dict[str, Any], arguments: argparse.Namespace) -> None:
+    """Write the report of a run that has ended, unless nobody wants it."""
+    if not arguments.no_report:
+        from esper.cli.report import report_on
+
+        report_on(Path(summary["run"]))
+
+
 def resume_settings(run: Path, arguments: argparse.Namespace, extra: list[str], command: str) -> dict[str, Any]:
     """What flags say of a run that goes on, of the settings that one of its kind has. Raises RunError for a run that another command
     goes on with. extra: flags that only that kind of run has."""
     from esper.simic.growth.config import GrowthConfig
-    from esper.simic.runs.runner import command_of, go_on, read_config
+    from esper.simic.runs.configs import read_config
+    from esper.simic.runs.runner import command_of, go_on
     from esper.tolaria.storage.runs import read_run
 
     read_run(run)
@@ -100,7 +110,8 @@ class RunCommand:
         from esper.simic.runs.runner import start
 
         command = shlex.join(["esper", self.name, *argv])
-        return self._report(watch(lambda **watching: start(config, arguments.run, command, **watching), arguments), arguments)
+        summary = watch(lambda **watching: start(config, arguments.run, command, **watching), arguments)
+        return self._conclude(summary, arguments)
 
     def resume(self, argv: list[str]) -> int:
         """Go on with a run; show one that is finished again."""
@@ -119,14 +130,20 @@ class RunCommand:
 
         settings = resume_settings(arguments.resume, arguments, extra, self.name)
         if read_run(arguments.resume).status == "finished":
-            return self._report({**read_summary(arguments.resume), "run": str(arguments.resume)}, arguments)
-        return self._report(watch(lambda **watching: resume(arguments.resume, settings=settings, **watching), arguments), arguments)
+            return self._show({**read_summary(arguments.resume), "run": str(arguments.resume)}, arguments)
+        return self._conclude(watch(lambda **watching: resume(arguments.resume, settings=settings, **watching), arguments), arguments)
 
     def _add_common(self, parser: Parser) -> None:
         add_files(parser, json=self.figures, html="a page with tables and plots")
         add_watching(parser)
 
-    def _report(self, summary: dict[str, Any], arguments: argparse.Namespace) -> int:
+    def _conclude(self, summary: dict[str, Any], arguments: argparse.Namespace) -> int:
+        """What is done at the end of a run."""
+        self._show(summary, arguments)
+        conclude(summary, arguments)
+        return 0
+
+    def _show(self, summary: dict[str, Any], arguments: argparse.Namespace) -> int:
         """Say what came out, and write it down where that was asked for."""
         self.show(summary)
         if arguments.json is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +12,12 @@ from numpy.typing import NDArray
 from esper.leyline.actions import Decision, Op
 from esper.leyline.events import Envelope, Event, HostFinished, HostStarted
 from esper.leyline.reports import GradientStats, SeedReport
-from esper.simic.growth.episode import Thought
-from esper.simic.growth.play import Decider
-from esper.simic.rewards import RewardStep
-from esper.tamiyo import Observation
+
+if TYPE_CHECKING:  # these load torch, which whoever looks at recorded runs can do without
+    from esper.simic.growth.episode import Thought
+    from esper.simic.growth.play import Decider
+    from esper.simic.rewards import RewardStep
+    from esper.tamiyo import Observation
 
 Floats = NDArray[np.float64]
 

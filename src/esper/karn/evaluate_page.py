@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from math import nan
 
-from esper.karn.charts import Series, bars, lines
+from esper.karn.charts import Chart, Series, bars, lines
 from esper.karn.diagnostics.actions import ALL, PHASES
 from esper.karn.diagnostics.lives import BINS
 from esper.karn.diagnostics.response import CONDITIONS
@@ -21,9 +21,9 @@ def evaluation_page(report: Report, command: str = "") -> str:
     drawn = {
         "outcome": [_outcome(report.diagnoses)],
         "decisions": [_actions(report.diagnoses), _by_phase(report.diagnoses)],
-        "entropy": [_entropy(report.diagnoses), *_courses(report.diagnoses)],
+        "entropy": [*_entropy(report.diagnoses), *_courses(report.diagnoses)],
         "time": [_germinations(report.diagnoses)],
-        "values": [_reliability(report.diagnoses)],
+        "values": _reliability(report.diagnoses),
         "response": [_response(report.diagnoses)],
     }
     names = [diagnosis.name for diagnosis in report.diagnoses]
@@ -45,34 +45,34 @@ def _about(report: Report, command: str) -> str:
     return shown + "".join(paragraph(line) for line in (headline(report), memory_line(report), *remark_lines(report)))
 
 
-def _outcome(found: Sequence[Diagnosis]) -> str:
+def _outcome(found: Sequence[Diagnosis]) -> Chart:
     scores = [each.outcomes.score for each in found]
     low, high = [nan if each.low is None else each.low for each in scores], [nan if each.high is None else each.high for each in scores]
     series = Series("score", range(len(found)), [each.mean for each in scores], low, high)
     return bars([each.name for each in found], [series], title="Score, with 95 % interval", y_label="val accuracy minus rent")
 
 
-def _actions(found: Sequence[Diagnosis]) -> str:
+def _actions(found: Sequence[Diagnosis]) -> Chart:
     series = [Series(d.name, range(len(Op)), [100 * d.actions.shares[ALL].get(op.name, nan) for op in Op]) for d in found]
     return bars([op.name for op in Op], series, title="Decisions where there was a choice", y_label="%")
 
 
-def _by_phase(found: Sequence[Diagnosis]) -> str:
+def _by_phase(found: Sequence[Diagnosis]) -> Chart:
     series = [Series(d.name, range(len(PHASES)), [sum(d.timing.acts[phase].values()) for phase in PHASES]) for d in found]
     return bars(PHASES, series, title="Acts in an episode, by third of the budget", y_label="acts")
 
 
-def _entropy(found: Sequence[Diagnosis]) -> str:
+def _entropy(found: Sequence[Diagnosis]) -> list[Chart]:
     known = [(d.name, d.entropies) for d in found if d.entropies]
     heads = [head.value for head in Head if any(head.value in entropies for _, entropies in known)]
     series = [
         Series(name, range(len(heads)), [entropies[head].phases[ALL].mean if head in entropies else nan for head in heads])
         for name, entropies in known
     ]
-    return bars(heads, series, title="Normalised entropy of each head", y_label="0 settled, 1 open") if series else ""
+    return [bars(heads, series, title="Normalised entropy of each head", y_label="0 settled, 1 open")] if series else []
 
 
-def _courses(found: Sequence[Diagnosis]) -> list[str]:
+def _courses(found: Sequence[Diagnosis]) -> list[Chart]:
     """Entropy over the rounds of training, of the longest course that each run left."""
     longest: dict[tuple[float, ...], Diagnosis] = {}
     for d in (d for d in found if d.course):
@@ -87,13 +87,13 @@ def _courses(found: Sequence[Diagnosis]) -> list[str]:
     return drawn
 
 
-def _germinations(found: Sequence[Diagnosis]) -> str:
+def _germinations(found: Sequence[Diagnosis]) -> Chart:
     names = [f"{number / BINS:.1f}" for number in range(1, BINS + 1)]
     series = [Series(d.name, range(BINS), d.timing.germinations) for d in found]
     return bars(names, series, title="Seeds germinated, by share of the budget spent", y_label="seeds in an episode")
 
 
-def _reliability(found: Sequence[Diagnosis]) -> str:
+def _reliability(found: Sequence[Diagnosis]) -> list[Chart]:
     series = [
         Series(d.name, [value for value, _ in d.calibration.curve], [each for _, each in d.calibration.curve])
         for d in found
@@ -102,10 +102,10 @@ def _reliability(found: Sequence[Diagnosis]) -> str:
     ends = [value for each in series for value in each.x]
     right = [Series("a critic that is right", [min(ends), max(ends)], [min(ends), max(ends)])] if ends else []
     title = "Reliability of the critic, by tenths of the steps"
-    return lines([*series, *right], title=title, x_label="value", y_label="return that followed") if series else ""
+    return [lines([*series, *right], title=title, x_label="value", y_label="return that followed")] if series else []
 
 
-def _response(found: Sequence[Diagnosis]) -> str:
+def _response(found: Sequence[Diagnosis]) -> Chart:
     names = list(CONDITIONS)
     series = []
     for d in found:

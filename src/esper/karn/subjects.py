@@ -16,9 +16,9 @@ from esper.simic.growth.deciding import controller_for, is_policy_file, policy_f
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.learning.ppo_config import PPOConfig
 from esper.simic.runs.compare_config import TABLES, from_table
+from esper.simic.runs.configs import Config, read_config
 from esper.simic.runs.ppo import PPORun
 from esper.simic.runs.ppo_config import PPORunConfig
-from esper.simic.runs.runner import Config, read_config
 from esper.tamiyo import CONTROLLERS, Controller
 from esper.tamiyo.policy.policy import Policy
 from esper.tamiyo.policy.policy_file import POLICY_FILE

@@ -70,6 +70,10 @@ class EventError(EsperError):
     """A recorded event that cannot be read."""
 
 
+class QueryError(EsperError):
+    """A query over recorded runs that cannot be answered."""
+
+
 class DeviceError(EsperError):
     """A device or precision that this machine does not have."""
 

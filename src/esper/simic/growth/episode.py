@@ -108,6 +108,7 @@ class Episode:
 
 # Reports and decisions as events
 
+
 def _texts(choices: Sequence[Any]) -> list[str]:
     return [value.name if isinstance(value, IntEnum) else str(value) for value in choices]
 

@@ -20,7 +20,7 @@ from esper.leyline.errors import ConfigError, HarvestError, RunError, unknown
 from esper.leyline.files import replace_file
 from esper.simic.growth.config import ControllerRunConfig
 from esper.simic.plugins import load_plugins
-from esper.simic.runs.runner import read_config
+from esper.simic.runs.configs import read_config
 from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.storage.runs import read_run
 from esper.tolaria.tasks import get as get_task

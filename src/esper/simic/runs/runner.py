@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from esper.leyline.config import from_mapping, read_toml, replace_fields
-from esper.leyline.errors import CheckpointError, ConfigError, EsperError, Interrupted, RunError
+from esper.leyline.config import replace_fields
+from esper.leyline.errors import CheckpointError, ConfigError, EsperError, Interrupted
 from esper.leyline.events import Note, RoundFinished, RunFinished
 from esper.leyline.files import remove_unfinished
 from esper.nissa import BEGINNING, Hub, JsonlSink, QueuedSink, Sink, find_sink, make_sink
@@ -26,8 +25,10 @@ from esper.simic.growth.recording import FOLDER
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.plugins import load_plugins
 from esper.simic.runs.compare_config import CompareConfig, anchored
+from esper.simic.runs.configs import Config, read_config
 from esper.simic.runs.headroom_config import HeadroomConfig
 from esper.simic.runs.ppo_config import PPORunConfig
+from esper.simic.runs.resuming import command_for, resume_command
 from esper.simic.runs.search_config import SearchConfig
 from esper.simic.runs.sweep_config import SweepConfig
 from esper.tolaria.storage.checkpoint import CheckpointStore
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from esper.simic.growth.play import Progress
     from esper.simic.runs.work import Work
 
-Config = ControllerRunConfig | PPORunConfig | BCConfig | IQLConfig | CompareConfig | HeadroomConfig | SearchConfig | SweepConfig
-"""Whatever decides a run."""
 WORK = {
     "run": "controller:ControllerRun",
     "learn": "ppo:PPORun",
@@ -50,8 +49,6 @@ WORK = {
     "sweep": "sweep:SweepRun",
 }
 """By the config's kind: the module and the class of the run."""
-COMMANDS = ("compare", "headroom", "tune", "sweep")
-"""Kinds of config that are named like the command that starts such runs and goes on with them; that of the others is `train`."""
 
 
 class Stop:
@@ -153,34 +150,12 @@ def _with_settings(config: Config, settings: Mapping[str, object]) -> Config:
 
 def command_of(config: Config) -> str:
     """The command that such a run is started with, and gone on with."""
-    return config.kind if config.kind in COMMANDS else "train"
+    return command_for(config.kind)
 
 
 def go_on(config: Config, run: Path) -> str:
     """How to go on with a run, for a message."""
-    return "go on with: " + shlex.join(["esper", command_of(config), "--resume", str(run)])
-
-
-def read_config(path: Path) -> Config:
-    """The config of a run, of the kind that it says it is."""
-    kinds: dict[str, type[Config]] = {
-        "run": ControllerRunConfig,
-        "learn": PPORunConfig,
-        "bc": BCConfig,
-        "iql": IQLConfig,
-        "compare": CompareConfig,
-        "headroom": HeadroomConfig,
-        "tune": SearchConfig,
-        "sweep": SweepConfig,
-    }
-    content = read_toml(path)
-    kind = content.get("kind")
-    if kind == "gardener":
-        raise RunError(f"{path.parent} was recorded by a Gardener; it goes on in the training loop that it is part of")
-    if not isinstance(kind, str) or kind not in kinds:
-        expected = ", ".join(f'"{name}"' for name in kinds)
-        raise RunError(f"{path} does not say what kind of run it is; expected a kind that is one of {expected}")
-    return from_mapping(kinds[kind], content, source=str(path))
+    return f"go on with: {resume_command(config.kind, run)}"
 
 
 def _name(config: Config) -> str:

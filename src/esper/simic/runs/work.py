@@ -56,8 +56,15 @@ class Work(Protocol):
 def run_started(command: str, config: Any, *, task: str, hosts: int, rounds: int, **about: float | int | str) -> RunStarted:
     """What every run tells at its start; `about` is what else a person wants to know."""
     return RunStarted(
-        command=command, method=config.kind, task=task, hosts=hosts, rounds=rounds, seed=config.seed,
-        versions=versions(), machine=hardware(), about=about
+        command=command,
+        method=config.kind,
+        task=task,
+        hosts=hosts,
+        rounds=rounds,
+        seed=config.seed,
+        versions=versions(),
+        machine=hardware(),
+        about=about,
     )
 
 

@@ -7,6 +7,7 @@ events.jsonl   what happened
 checkpoints/   what it can go on from
 log.txt        the same in plain lines, with the time
 points/        the runs that a sweep is made of
+report.html    a page about it, by whoever looks at runs
 tensorboard/   and wandb/, mlflow/: what those trackers were given
 summary.json   the figures; written at the end, so a run that has one is finished
 """
