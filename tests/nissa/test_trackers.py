@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from esper.cli.main import main
 from esper.leyline.errors import ConfigError
+from esper.leyline.events import SinkBehind, SinkFailed
 from esper.nissa import find_sink, read_events
 from esper.nissa.scalars import Scalars
 from esper.nissa.trackers import TRACKERS
@@ -23,14 +25,16 @@ from esper.simic.runs.runner import resume, start
 from tests.simic.runs import Crash, CrashAfter, small
 
 
-def tracked(folder: Path, name: str) -> dict[tuple[str, int], float]:
+def tracked(folder: Path, name: str, pause: float = 0.0) -> dict[tuple[str, int], float]:
     """A run of six epochs that crashes after the third, whose checkpoint is that of the second; every number that it told, by its name
     and step."""
     with pytest.raises(Crash):
         start(small(hosts=2, epochs=6), folder, "esper train heuristic --name <b>", sinks=[name], display=CrashAfter(3))
+    time.sleep(pause)
     resume(folder, sinks=[name])
-    scalars = Scalars()
-    points = [point for envelope in read_events(folder / "events.jsonl") for point in scalars.points(envelope)]
+    scalars, events = Scalars(), list(read_events(folder / "events.jsonl"))
+    assert [envelope.event for envelope in events if isinstance(envelope.event, SinkFailed | SinkBehind)] == []
+    points = [point for envelope in events for point in scalars.points(envelope)]
     logged = {(label, point.step): value for point in points for label, value in point.values.items()}
     assert [step for label, step in logged if label == "hosts/val_accuracy"] == [1, 2, 3, 4, 5, 6]
     assert ("finished/score", 6) in logged
@@ -50,7 +54,20 @@ def test_tensorboard_has_every_number_once_and_the_config_as_text(tmp_path: Path
     assert read.Tensors("run")[0].tensor_proto.string_val[0].decode() == "    esper train heuristic --name <b>\n"
 
 
-def records(path: Path) -> Iterator[bytes]:
+def wandb_records(path: Path) -> list[Any]:
+    """What W&B wrote to a file. Its own process does that, and is done a moment after W&B has said that the run is finished."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    deadline = time.monotonic() + 120
+    while True:
+        found = [Record.FromString(content) for content in parts(path)]
+        if found and found[-1].WhichOneof("record_type") == "exit":
+            return found
+        assert time.monotonic() < deadline, f"{path} has no end: {len(found)} records"
+        time.sleep(0.05)
+
+
+def parts(path: Path) -> Iterator[bytes]:
     """The records of a W&B file: a log of blocks of 32 KiB, in which a record is whole or in parts."""
     content, place, record = path.read_bytes(), 7, b""
     while place + 7 <= len(content):
@@ -67,17 +84,14 @@ def records(path: Path) -> Iterator[bytes]:
 
 def test_wandb_works_offline_and_goes_on_under_the_same_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    logged = tracked(tmp_path / "run", "wandb")
-    from wandb.proto.wandb_internal_pb2 import Record
-
+    logged = tracked(tmp_path / "run", "wandb", pause=1.0)  # W&B names its folders by the second
     files = sorted((tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb"))
     assert len(files) == 2, "one for each process"
     assert len({file.name for file in files}) == 1, "with the same id"
     found: dict[tuple[str, int], float] = {}
     configs, summaries = dict[str, Any](), dict[str, Any]()
     for file in files:
-        for content in records(file):
-            record = Record.FromString(content)
+        for record in wandb_records(file):
             items = {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
             for name, value in items.items():
                 if name in {label for label, _ in logged}:
