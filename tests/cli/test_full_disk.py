@@ -18,7 +18,7 @@ FULL = "the disk does not take events (No space left on device), and no more can
 
 def esper(folder: Path, *arguments: str, limit: str = "true") -> subprocess.CompletedProcess[str]:
     """The command, after a line of the shell that limits it."""
-    command = shlex.join([sys.executable, "-m", "esper.cli.main", *arguments, "--quiet"])
+    command = shlex.join([sys.executable, "-m", "esper.cli.main", *arguments, "--quiet", "--no-report"])
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(["bash", "-c", f"{limit}; exec {command}"], cwd=folder, capture_output=True, text=True, env=environment)
 
