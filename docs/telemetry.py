@@ -25,8 +25,8 @@ INTRODUCTION = f"""\
 
 *Written by `python docs/telemetry.py` from the code.*
 
-Everything that happens in a run is an **event**: one line of JSON in the run's `events.jsonl`. The terminal, the page of `esper watch`, the
-report, `esper query` and `esper.load_run` are made from these lines and from nothing else, so that all of them say the same, while a run
+Everything that happens in a run is an **event**: one line of JSON in the run's `events.jsonl`. The terminal, the [page](watch.md) of
+`esper watch`, the [report](report.md), [`esper query` and `esper.load_run`](query.md) and [trackers](tracking.md) are made from these lines and from nothing else, so that all of them say the same, while a run
 goes on and years later. The schema has version {EVENT_VERSION}; a reader refuses a line of another one instead of guessing.
 
 ```json

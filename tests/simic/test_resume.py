@@ -29,7 +29,7 @@ from esper.tolaria.storage.runs import RunFolder, read_run, read_summary
 from esper.tolaria.training.config import TrainingConfig
 from tests.simic.runs import HASTY, Crash, CrashAfter, opinionated, small
 
-RUN = """heuristic --run run --controller fixed --fixed.first 1 --fixed.period 1 --hosts 1 --epochs 16 --checkpoint-every 2
+RUN = """heuristic --run run --no-report --controller fixed --fixed.first 1 --fixed.period 1 --hosts 1 --epochs 16 --checkpoint-every 2
     --no-training.gates.strict --training.gates.min-training-epochs 1 --training.gates.min-gradient-health 0
     --fix widths=[2,2,4] kernel=3 train_size=192 batch=48"""
 KILLER = Path(__file__).parents[2] / "benchmarks" / "kill.py"
