@@ -29,10 +29,9 @@ class Terminal:
 
     def __init__(self, run: Path) -> None:
         self.screen, inside = pty.openpty()
-        fcntl.ioctl(inside, 0x5414, b"\x28\x00\x78\x00\x00\x00\x00\x00")  # TIOCSWINSZ: 40 lines of 120 columns
         program = "import sys; from pathlib import Path; from esper.cli.terminal import watch_terminal\n"
         program += "sys.exit(watch_terminal(Path(sys.argv[1])))"
-        environment = {**os.environ, "TERM": "xterm"}
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160", "LINES": "40"}
         self.process = subprocess.Popen(
             [sys.executable, "-c", program, str(run)], stdin=inside, stdout=inside, stderr=inside, env=environment
         )

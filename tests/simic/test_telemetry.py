@@ -119,7 +119,7 @@ def test_a_record_that_reaches_its_size_says_so_once_and_goes_on_with_one_host(t
     # The same after a crash: where it thins out depends on nothing but the numbers of the events.
     config = small(epochs=6, telemetry=TelemetryConfig(level="debug", events=120))
     with pytest.raises(Crash):
-        start(config, tmp_path / "crashed", "a test", sinks=[CrashAfter(5)])
+        start(config, tmp_path / "crashed", "a test", display=CrashAfter(5))
     resume(tmp_path / "crashed")
     assert [each.identity() for each in recorded(tmp_path / "crashed")] == [each.identity() for each in thin]
 
