@@ -26,8 +26,9 @@ INTRODUCTION = f"""\
 *Written by `python docs/telemetry.py` from the code.*
 
 Everything that happens in a run is an **event**: one line of JSON in the run's `events.jsonl`. The terminal, the [page](watch.md) of
-`esper watch`, the [report](report.md), [`esper query` and `esper.load_run`](query.md) and [trackers](tracking.md) are made from these lines and from nothing else, so that all of them say the same, while a run
-goes on and years later. The schema has version {EVENT_VERSION}; a reader refuses a line of another one instead of guessing.
+`esper watch`, the [report](report.md), [`esper query` and `esper.load_run`](query.md) and [trackers](tracking.md) are made from these lines
+and from nothing else, so that all of them say the same, while a run goes on and years later. The schema has version {EVENT_VERSION}; a
+reader refuses a line of another one instead of guessing.
 
 ```json
 {{"v":{EVENT_VERSION},"seq":4711,"time":1763320800.5,"host":3,"epoch":12,"kind":"rolled_back","data":{{"reason":"...","to_epoch":9,"pruned":["r0c1"]}}}}
