@@ -391,6 +391,15 @@ def test_mistakes_are_one_sentence(arguments, sentence, tmp_path, monkeypatch, c
     assert told.count("\n") == 1
 
 
+def test_the_folder_of_runs_need_not_be_there_yet_unless_it_is_named(tmp_path: Path):
+    library = Library(tmp_path / "runs", awaited=True)
+    assert library.cards()["runs"] == []
+    Story(tmp_path / "runs" / "one").begin().run(1)
+    assert [card["key"] for card in library.cards()["runs"]] == ["one"]
+    with pytest.raises(RunError, match="there is no folder"):
+        Library(tmp_path / "elsewhere")
+
+
 def test_a_port_in_use_is_refused_and_without_one_the_next_is_taken(visitor: Visitor, runs: Path, capsys):
     assert main(["watch", str(runs), "--port", str(visitor.port)]) == 2
     assert f"port {visitor.port} is in use by another program" in capsys.readouterr().err

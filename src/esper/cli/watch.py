@@ -45,7 +45,9 @@ def main(argv: list[str]) -> int:
         return watch_terminal(arguments.path)
     from esper.karn.watch.server import WatchServer
 
-    server = WatchServer(arguments.path, port=arguments.port, host=arguments.host)
+    # Whoever names no folder means that of the runs to come as well.
+    awaited = arguments.path == parser.get_default("path")
+    server = WatchServer(arguments.path, port=arguments.port, host=arguments.host, awaited=awaited)
     if server.link.open_to_others:
         print(
             f"esper: other machines can reach the page at {arguments.host}, without encryption; whoever has the link sees the runs",

@@ -25,9 +25,11 @@ Stamp = tuple[str, str, int, int]
 class Library:
     """A folder of runs, or one run; a sweep comes with the runs it is made of."""
 
-    def __init__(self, root: Path) -> None:
-        """Raises RunError for no folder, a damaged run, or something else altogether. An empty folder may get its first run."""
-        if not os.path.isdir(root):  # pathlib raises for a name that is too long
+    def __init__(self, root: Path, *, awaited: bool = False) -> None:
+        """Raises RunError for no folder, a damaged run, or something else altogether. An empty folder may get its first run; so may one that
+        is not there, if it is `awaited`."""
+        there = os.path.isdir(root)
+        if not there and not awaited:  # pathlib raises for a name that is too long
             raise RunError(f"there is no folder {root}; runs are made by esper train, in runs/ unless they are told otherwise")
         self.root = root
         self.only = (root / "run.json").exists()
@@ -39,7 +41,7 @@ class Library:
         self._stamps: dict[str, Stamp] = {}
         self._cards: dict[str, dict[str, Any]] = {}
         self._problems: list[str] = []
-        if not self._list() and not self._problems and any(not name.startswith(".") for name in os.listdir(root)):
+        if there and not self._list() and not self._problems and any(not name.startswith(".") for name in os.listdir(root)):
             raise RunError(f"{root} is not a run, and there is none in it; expected a run, or a folder of runs such as runs/")
 
     @property

@@ -39,9 +39,9 @@ class Link:
 class WatchServer(uvicorn.Server):
     """The page of a run or of a folder of runs, bound to its port from the start and served by `run`."""
 
-    def __init__(self, root: Path, *, port: int | None = None, host: str = LOOPBACK[0]) -> None:
-        """Raises RunError for a folder that is not there, and ConfigError for a port or an address that cannot be had."""
-        self._library = library = Library(root)
+    def __init__(self, root: Path, *, port: int | None = None, host: str = LOOPBACK[0], awaited: bool = False) -> None:
+        """awaited: the folder may be made later. Raises RunError for a folder that is not there, and ConfigError for a port or an address that cannot be had."""
+        self._library = library = Library(root, awaited=awaited)
         self.sockets = [_bind(host, port)]
         bound = self.sockets[0].getsockname()[1]
         access = Access(token=secrets.token_urlsafe(24), port=bound, address=host.lower())

@@ -4,17 +4,24 @@
 
 const NONE = "–";
 
-/** A number with so many decimals and thousands separated. */
+/**
+ * A number with so many decimals and thousands separated, rounded as Python does it wherever else a figure is shown: by its exact value,
+ * and to the even neighbour where it lies half-way. Nothing has no sign.
+ */
 export function fixed(value, decimals = 2) {
   if (value === null || value === undefined || !Number.isFinite(value)) return NONE;
-  return value.toLocaleString("en-GB", { minimumFractionDigits: decimals, maximumFractionDigits: decimals }).replace("-", "−");
+  const scaled = Math.abs(value) * 10 ** decimals;
+  const halfWay = scaled % 1 === 0.5 && Number.isInteger(value * 2 ** (decimals + 1));
+  const even = halfWay && Math.floor(scaled) % 2 === 0 ? Math.floor(scaled) / 10 ** decimals : Math.abs(value);
+  const [whole, fraction] = even.toFixed(decimals).split(".");
+  const text = whole.replace(/\B(?=(\d{3})+$)/g, ",") + (fraction === undefined ? "" : `.${fraction}`);
+  return value < 0 && /[1-9]/.test(text) ? `−${text}` : text;
 }
 
 /** The same with its sign. */
 export function signed(value, decimals = 2) {
-  if (value === null || value === undefined || !Number.isFinite(value)) return NONE;
-  const rounded = Number(value.toFixed(decimals)) || 0; // no minus in front of nothing
-  return (rounded > 0 ? "+" : "") + fixed(rounded, decimals);
+  const text = fixed(value, decimals);
+  return value > 0 && /[1-9]/.test(text) ? `+${text}` : text;
 }
 
 /** A whole number. */
