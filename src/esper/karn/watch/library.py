@@ -26,8 +26,8 @@ class Library:
     """A folder of runs, or one run; a sweep comes with the runs it is made of."""
 
     def __init__(self, root: Path, *, awaited: bool = False) -> None:
-        """Raises RunError for no folder, a damaged run, or something else altogether. An empty folder may get its first run; so may one that
-        is not there, if it is `awaited`."""
+        """Raises RunError for no folder, a damaged run, or something else altogether. An empty folder may get its first run; so may one
+        that is not there, if it is `awaited`."""
         there = os.path.isdir(root)
         if not there and not awaited:  # pathlib raises for a name that is too long
             raise RunError(f"there is no folder {root}; runs are made by esper train, in runs/ unless they are told otherwise")

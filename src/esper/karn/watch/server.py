@@ -40,7 +40,8 @@ class WatchServer(uvicorn.Server):
     """The page of a run or of a folder of runs, bound to its port from the start and served by `run`."""
 
     def __init__(self, root: Path, *, port: int | None = None, host: str = LOOPBACK[0], awaited: bool = False) -> None:
-        """awaited: the folder may be made later. Raises RunError for a folder that is not there, and ConfigError for a port or an address that cannot be had."""
+        """Raises RunError for a folder that is not there, unless it is `awaited`, and ConfigError for a port or an address that cannot be
+        had."""
         self._library = library = Library(root, awaited=awaited)
         self.sockets = [_bind(host, port)]
         bound = self.sockets[0].getsockname()[1]
