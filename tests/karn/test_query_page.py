@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -11,19 +10,14 @@ import pytest
 from esper.karn.query import ask
 from esper.karn.query_tables import TABLES
 from esper.karn.record import Record
+from tests.pages import DOCS, written
 
-DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "query.md").read_text(encoding="utf-8")
 QUESTIONS = [question.split("\n", 1)[1] for question in re.findall(r"```sql\n(.*?)```", TEXT, re.DOTALL)[0].strip().split("\n\n")]
 
 
 def test_the_table_of_views_is_current() -> None:
-    spec = importlib.util.spec_from_file_location("query_page", DOCS / "query.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.text() == TEXT, "the views have changed: python docs/query.py writes the page anew"
+    assert written("query") == TEXT, "the views have changed: python docs/query.py writes the page anew"
     assert all(f"| `{name}` |" in TEXT for name in TABLES)
 
 

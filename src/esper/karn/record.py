@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar
@@ -242,18 +243,15 @@ class Record:
                 raise RunError(f"{self.path / EVENTS} changes faster than it can be read") from None
 
     def lines(self, numbers: Sequence[int]) -> list[bytes]:
-        """The lines of the events of these numbers, as they are in the file; whether each is whole shows when it is parsed. None, and a
-        `generation` more, when the file is another by now."""
+        """The lines of the events of these numbers, as they are in the file; whether each is whole shows when it is parsed. No line,
+        and a `generation` more, when the file is another by now."""
         if not numbers:
             return []
         with self._lock:
-            try:
-                with open_file(self.path / EVENTS) as file:
-                    found = [os.pread(file.fileno(), size - 1, start) for start, size in map(self._index.span, numbers)]
-                    if self._known(file.fileno()):
-                        return found
-            except FileNotFoundError:
-                pass
+            with suppress(FileNotFoundError), open_file(self.path / EVENTS) as file:  # one that is gone is another as well
+                found = [os.pread(file.fileno(), size - 1, start) for start, size in map(self._index.span, numbers)]
+                if self._known(file.fileno()):
+                    return found
             self._anew()
             self._read_events()
             return []

@@ -77,6 +77,11 @@ def matters(head: Head, op: Op) -> bool:
     return head in HEADS_FOR_OP[op]
 
 
+def value_text(value: object) -> str:
+    """A value of a head as people and records have it: an enum by its name."""
+    return value.name if isinstance(value, IntEnum) else str(value)
+
+
 @travels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
@@ -94,9 +99,7 @@ class Decision:
     """Why, in the controller's words; shown to people, never read by code."""
 
     def __str__(self) -> str:
-        values = {head: getattr(self, head.value) for head in HEADS_FOR_OP[self.op][1:]}
-        shown = [str(v.name if isinstance(v, IntEnum) else v) for v in values.values()]
-        return " ".join([self.op.name, *shown])
+        return " ".join([self.op.name, *(value_text(getattr(self, head.value)) for head in HEADS_FOR_OP[self.op][1:])])
 
 
 @travels

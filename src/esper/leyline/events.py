@@ -64,7 +64,7 @@ class RunStarted(Event):
 
     command: str
     method: str
-    """What kind of run it is: run (hosts under a controller), learn (PPO), bc, iql, tune or sweep."""
+    """What kind of run it is: run (hosts under a controller), learn (PPO), bc, iql, compare, headroom, tune, sweep or gardener."""
     task: str
     hosts: int
     """Hosts side by side, twins not counted; recorded episodes where a policy learns from those."""
@@ -264,8 +264,8 @@ class GateChecked(Event):
     passed: bool
     reasons: tuple[str, ...]
     figures: dict[str, float]
-    """What it was judged by, as far as it was measured: epochs_in_stage, gradient_health, gradient_ratio, trial_contribution, trial_error,
-    contribution, alpha, alpha_target."""
+    """What it was judged by, as far as it was measured. G2: epochs_in_stage, gradient_health, gradient_ratio, trial_contribution,
+    trial_error. G3: alpha, alpha_target, ramp_left. G5: gradient_health, contribution, contribution_error, contribution_age."""
 
 
 @event_type

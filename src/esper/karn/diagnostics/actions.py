@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 
 from esper.karn.episodes import Episode
-from esper.leyline.actions import HEADS_FOR_OP, Head, Op
+from esper.leyline.actions import HEADS_FOR_OP, Head, Op, value_text
 
 PHASES = ("early", "middle", "late")
 """Thirds of a host's budget."""
@@ -56,7 +55,7 @@ def action_distribution(episodes: Sequence[Episode]) -> Actions:
                 for phase in (ALL, phase_of(step.epoch, episode.budget)):
                     chosen[phase][step.decision.op.name] += 1
             for head in HEADS_FOR_OP[step.decision.op][1:]:
-                values[head.value][_text(getattr(step.decision, head.value))] += 1
+                values[head.value][value_text(getattr(step.decision, head.value))] += 1
     return Actions(
         decisions=counts.total(),
         choices=chosen[ALL].total(),
@@ -104,7 +103,7 @@ def head_entropies(episodes: Sequence[Episode]) -> dict[str, HeadEntropy]:
             for step, entropy in zip(np.flatnonzero(free), episode.mind.entropy[free, place], strict=True):
                 for phase in (ALL, phase_of(episode.steps[step].epoch, episode.budget)):
                     by_phase[phase].append(float(entropy))
-                chosen[_text(getattr(episode.steps[step].decision, head.value))] += 1
+                chosen[value_text(getattr(episode.steps[step].decision, head.value))] += 1
             if free.any():
                 largest.append(float(episode.mind.entropy[free, place].max()))
         if largest:
@@ -118,7 +117,3 @@ def head_entropies(episodes: Sequence[Episode]) -> dict[str, HeadEntropy]:
 def spread(values: Sequence[float]) -> Spread:
     """Mean, least and largest."""
     return Spread(n=len(values), mean=float(np.mean(values)), low=float(min(values)), high=float(max(values)))
-
-
-def _text(value: object) -> str:
-    return value.name if isinstance(value, IntEnum) else str(value)

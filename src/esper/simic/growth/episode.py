@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, Protocol
 
 from esper.kasmina import Growable
 from esper.kasmina.blueprints import names, parameter_count
-from esper.leyline.actions import HEADS_FOR_OP, Decision, Head, Op
+from esper.leyline.actions import HEADS_FOR_OP, Decision, Head, Op, value_text
 from esper.leyline.errors import EsperError
 from esper.leyline.events import AnyEvent, Decided, EpochFinished, Event, HostsTrained, Interaction, Observed, Refused, SeedMeasured
 from esper.leyline.observation import OBSERVATION
@@ -109,19 +108,15 @@ class Episode:
 # Reports and decisions as events
 
 
-def _texts(choices: Sequence[Any]) -> list[str]:
-    return [value.name if isinstance(value, IntEnum) else str(value) for value in choices]
-
-
 def decided(decision: Decision, observation: Observation, thought: Thought | None = None) -> Decided:
     """A decision, what could have been decided instead, and how likely a policy found each of these."""
     masks, legal, probabilities = observation.masks, {}, {}
     for head in HEADS_FOR_OP[decision.op] if masks.legal(decision) else (Head.OP,):
-        places = masks.head(head, decision).nonzero()[0].tolist()
         choices = masks.choices(head)
-        legal[head.value] = tuple(_texts([choices[place] for place in places]))
+        found = [choices[place] for place in masks.head(head, decision).nonzero()[0].tolist()]
+        legal[head.value] = tuple([value_text(value) for value in found])
         if thought is not None:
-            probabilities[head.value] = thought.of(head, [choices[place] for place in places])
+            probabilities[head.value] = thought.of(head, found)
     return Decided(decision=decision, legal=legal, probabilities=probabilities, value=None if thought is None else thought.value)
 
 

@@ -16,14 +16,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from functools import lru_cache
 from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from esper.leyline.actions import ALPHA_SPEEDS, ALPHA_TARGETS, HEADS_FOR_OP, TEMPOS, WAIT, Curve, Decision, Head, Op, Style, matters
+from esper.leyline.actions import (
+    ALPHA_SPEEDS,
+    ALPHA_TARGETS,
+    HEADS_FOR_OP,
+    TEMPOS,
+    WAIT,
+    Curve,
+    Decision,
+    Head,
+    Op,
+    Style,
+    matters,
+    value_text,
+)
 from esper.leyline.config import NonNegativeInt, Range, check_ranges
 from esper.leyline.errors import BlueprintError, ConfigError, EsperError, GateError, TransitionError, unknown
 from esper.leyline.reports import EpochReport, SeedReport, Topology
@@ -93,7 +105,7 @@ class Rules:
 def check_choice(head: Head, value: object) -> None:
     """Raise ConfigError for a value that a head of `HEAD_VALUES` does not have."""
     if value not in HEAD_VALUES[head]:
-        options = ", ".join(str(each.name if isinstance(each, IntEnum) else each) for each in HEAD_VALUES[head])
+        options = ", ".join(map(value_text, HEAD_VALUES[head]))
         raise ConfigError(f"{head.value} is {value!r}; expected one of {options}")
 
 

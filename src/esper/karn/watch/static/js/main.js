@@ -64,8 +64,7 @@ function decode(part) {
 
 function toggleTheme() {
   const root = document.documentElement;
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
+  root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
   try {
     localStorage.setItem("esper-theme", root.dataset.theme);
   } catch {

@@ -1,10 +1,21 @@
-// Light or dark, set before anything is drawn, so that nothing flashes. Not a module: those run after the first paint.
+// Light or dark, as whoever looks has chosen or else as the system has it. Set before anything is drawn, so that nothing flashes. Not a
+// module: those run after the first paint.
 "use strict";
 (function () {
-  try {
-    const kept = localStorage.getItem("esper-theme");
-    if (kept === "light" || kept === "dark") document.documentElement.dataset.theme = kept;
-  } catch {
-    // A browser that keeps nothing follows the system.
+  const night = matchMedia("(prefers-color-scheme: dark)");
+
+  function kept() {
+    try {
+      return localStorage.getItem("esper-theme");
+    } catch {
+      return null; // a browser that keeps nothing follows the system
+    }
   }
+
+  function follow() {
+    document.documentElement.dataset.theme = kept() ?? (night.matches ? "dark" : "light");
+  }
+
+  follow();
+  night.addEventListener("change", follow);
 })();
