@@ -58,6 +58,9 @@ def event_type(cls: type[E]) -> type[E]:
     return made
 
 
+# A run
+
+
 @event_type
 class RunStarted(Event):
     """A run began."""
@@ -93,6 +96,9 @@ class RoundFinished(Event):
 
     round: int
     rounds: int
+
+
+# A host, epoch by epoch
 
 
 @event_type
@@ -178,6 +184,9 @@ class Interaction(Event):
     value: float
 
 
+# A decision and what it earned
+
+
 @event_type
 class Observed(Event):
     """What a controller was shown before it decided: every value by its name in leyline/observation.py."""
@@ -208,6 +217,9 @@ class Rewarded(Event):
     components: dict[str, float]
 
 
+# What is learned and found out
+
+
 @event_type
 class PolicyUpdated(Event):
     """A policy learned from a round; figures by their names in simic/learning/ppo_metrics.py."""
@@ -231,6 +243,9 @@ class ArmExamined(Event):
     """Of training, validation and counterfactuals."""
     fossils: float
     reward: float
+
+
+# What happens to seeds
 
 
 @event_type
@@ -286,6 +301,9 @@ class RolledBack(Event):
     reason: str
     to_epoch: int
     pruned: tuple[str, ...]
+
+
+# How a host ended
 
 
 @travels
@@ -349,6 +367,9 @@ class HostFinished(Event):
         return sum(self.flops.values())
 
 
+# A search, and what people and sinks are told
+
+
 @event_type
 class PlansPlayed(Event):
     """A search for headroom played some more episodes."""
@@ -395,6 +416,9 @@ class Note(Event):
     """A remark for people."""
 
     text: str
+
+
+# Events on their way into a file and out of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
