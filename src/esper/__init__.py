@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from esper.kasmina import blueprint as blueprint
     from esper.kasmina import check_growable as check_growable
     from esper.kasmina import find_slots as find_slots
+    from esper.kasmina import load_grown as load_grown
+    from esper.kasmina import save_grown as save_grown
     from esper.kasmina.stacking.rules import stacking_rule as stacking_rule
     from esper.leyline.errors import EsperError as EsperError
     from esper.leyline.reports import GateConfig as GateConfig
@@ -44,6 +47,8 @@ _HOMES = {
     "blueprint": "esper.kasmina",
     "check_growable": "esper.kasmina",
     "find_slots": "esper.kasmina",
+    "load_grown": "esper.kasmina",
+    "save_grown": "esper.kasmina",
     "load_run": "esper.karn.loading",
     "stacking_rule": "esper.kasmina.stacking.rules",
     "EsperError": "esper.leyline.errors",
@@ -74,6 +79,8 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     return sorted(__all__)
 
+
+logging.getLogger("esper").addHandler(logging.NullHandler())  # the application decides what becomes of messages
 
 if "gymnasium" in sys.modules:
     # Gymnasium imports esper for "esper:esper/Growth-v0". Only names are registered; no torch is loaded.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from esper.kasmina import Growable, SlotShape, blueprint
-from esper.kasmina.attach.probe import probe
+from esper.kasmina.attach.survey import probe
 from esper.kasmina.blueprints import names, unregister
 from esper.leyline.actions import Style
 from esper.leyline.reports import GateConfig, Topology

@@ -379,3 +379,77 @@ class ReadsWeight(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.other(self.layer(x))) + self.layer.weight.square().mean()
+
+
+class ChannelsLastNet(nn.Module):
+    """Blocks of linear layers on images with their channels last, as many as the image is high and wide."""
+
+    class Block(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.norm, self.widen, self.narrow = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.narrow(F.gelu(self.widen(self.norm(x))))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 4, 2, stride=2)
+        self.block1, self.block2 = self.Block(4), self.Block(4)
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).permute(0, 2, 3, 1)
+        return self.head(self.block2(self.block1(x)).mean((1, 2)))
+
+
+class TimeFirstNet(nn.Module):
+    """torch's encoder as it comes, with the batch as its second axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(4, 8)
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0) for _ in range(2))
+        self.recurrent = nn.GRU(8, 6)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.recurrent(x)[0][-1])
+
+
+class VolumeNet(nn.Module):
+    """Volumes, or videos: five axes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv3d(1, 4, 3, padding=1), nn.ReLU())
+        self.body = nn.Sequential(nn.Conv3d(4, 6, 3, stride=2, padding=1), nn.BatchNorm3d(6), nn.ReLU())
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(self.stem(x)).mean((2, 3, 4)))
+
+
+class SeriesNet(nn.Module):
+    """Several series side by side, each a sequence of patches: (B, series, patches, features)."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.mix = nn.LayerNorm(8), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor, **options: Tensor) -> tuple[Tensor, None]:
+            return x + self.mix(self.norm(x)), None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(4, 8)
+        self.block1, self.block2 = self.Block(), self.Block()
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x.unflatten(-1, (-1, 4)))
+        return self.head(self.block2(self.block1(x)[0])[0].mean(2))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from esper.kasmina.gates import GATES, NEXT_GATE, judge
+from esper.kasmina.gates import GATES, NEXT_GATE, health, judge
 from esper.leyline.reports import GATE_BEFORE, Gate, GateConfig, GateVerdict, GradientStats, SeedReport, Topology
 from esper.leyline.stages import TRANSITIONS, Stage
 
@@ -57,13 +57,14 @@ def test_each_gate_lets_a_seed_pass_that_has_exactly_what_is_asked(gate: Gate, c
 
 
 HARM = "trial contribution -1.00 points and 0.40 for chance, at least 0.0 needed"
+EXPLODING = "a gradient is exploding (norm {}, above 10 and 10 times the host's)"
 REFUSALS = [
     # gate, what is wrong, the one reason given, whether permissive gates refuse it as well
     (Gate.G1, {"finite": False}, "the seed has parameters that are not finite", True),
     (Gate.G2, {"finite": False}, "the seed has parameters that are not finite", True),
     (Gate.G2, {"epochs_in_stage": 2}, "2 epochs in TRAINING, at least 3 needed", True),
     (Gate.G2, {"gradients": None}, "gradients not measured", True),
-    (Gate.G2, {"gradients": gradients(exploding=0.01, peak=12.34)}, "a gradient is exploding (norm 12.3)", True),
+    (Gate.G2, {"gradients": gradients(exploding=0.01, peak=12.34)}, EXPLODING.format("12.3"), True),
     (Gate.G2, {"gradients": gradients(vanishing=0.62)}, "gradient health 0.69 below 0.7", True),
     (Gate.G2, {"gradient_ratio": None}, "gradient ratio not measured", False),
     (Gate.G2, {"gradient_ratio": 0.0099}, "gradient ratio 0.0099 below 0.01", False),
@@ -77,7 +78,7 @@ REFUSALS = [
     (Gate.G3, {"alpha": 0.9999, "ramp_left": 1}, "alpha is 1.000, 1 epochs from its target", True),
     (Gate.G5, {"finite": False}, "the seed has parameters that are not finite", True),
     (Gate.G5, {"gradients": None}, "gradients not measured", True),
-    (Gate.G5, {"gradients": gradients(exploding=0.1, peak=1234.5)}, "a gradient is exploding (norm 1.23e+03)", True),
+    (Gate.G5, {"gradients": gradients(exploding=0.1, peak=1234.5)}, EXPLODING.format("1.23e+03"), True),
     (Gate.G5, {"gradients": gradients(vanishing=1.0)}, "gradient health 0.50 below 0.7", True),
     (Gate.G5, {"contribution": None}, "contribution not measured", True),
     (Gate.G5, {"contribution": None, "epochs_in_stage": 0}, "contribution not measured", True),
@@ -158,3 +159,23 @@ def test_a_target_of_zero_is_not_full_influence() -> None:
 def test_every_gate_but_germination_judges_the_seeds_of_the_stage_before_the_one_it_guards() -> None:
     assert set(GATES) == set(NEXT_GATE.values()) == set(Gate) - {Gate.G0}
     assert all(GATE_BEFORE[gate] in TRANSITIONS[stage] for stage, gate in NEXT_GATE.items())
+
+
+HELD: list[tuple[dict[str, Any], float | None, float]] = [
+    ({"exploding": 0.5, "peak": 12.0}, None, 0.6),
+    ({"exploding": 0.5, "peak": 12.0}, 0.5, 0.6),
+    ({"exploding": 0.5, "peak": 12.0}, 1.5, 1.0),  # a bound of 15
+    ({"exploding": 0.5, "peak": 16.0}, 1.5, 0.6),
+    ({"vanishing": 1.0, "norm": 1e-9}, 1.0, 1.0),  # all alike small; the ratio tells that it is little
+    ({"vanishing": 1.0, "norm": 0.0}, 1.0, 0.5),
+    ({"vanishing": 0.5, "norm": 0.1}, 1.0, 0.75),  # half of it is small beside the rest
+]
+
+
+@pytest.mark.parametrize(("fields", "host", "expected"), HELD)
+def test_a_seeds_gradients_are_held_against_the_hosts(fields: dict[str, Any], host: float | None, expected: float) -> None:
+    seed = report(Stage.TRAINING, gradients=gradients(**fields), host_gradient=host, epochs_in_stage=3)
+    assert health(seed) == pytest.approx(expected)
+    refused = " ".join(judge(Gate.G2, seed, GateConfig.permissive()).reasons)
+    assert ("exploding" in refused) == (fields.get("exploding", 0.0) > 0 and expected < 1.0)
+    assert ("gradient health" in refused) == (expected < 0.7)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn, optim
 
 from esper.kasmina import Growable
+from esper.kasmina.gates import health
 from esper.kasmina.gradients import MOST_WAITING, GradientMeter, Scale, gradient_ratio, tensor_norms
 from esper.leyline.errors import GateError
 from esper.leyline.reports import GateConfig, GradientStats
@@ -45,6 +46,19 @@ def stats(norm: float, **fields: Any) -> GradientStats:
 
 
 # One step, several steps
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e3, 1e-9])
+def test_the_health_of_a_seed_does_not_depend_on_the_scale_of_the_loss_and_the_hosts_does(factor: float) -> None:
+    net = grow()
+    net.germinate("mix", "mlp_small")
+    net.advance("mix")
+    (factor * F.cross_entropy(net(IMAGES), LABELS)).backward()
+    net.measure_gradients()
+    host = net.host_gradients()
+    assert health(net.report("mix")) == 1.0
+    assert host is not None
+    assert (host.exploding > 0.5, host.vanishing > 0.5) == (factor > 1, factor < 1)
 
 
 def test_norm_is_over_all_tensors_and_peak_over_single_ones() -> None:
@@ -385,6 +399,21 @@ def test_a_step_that_a_gradient_scaler_skips_counts_for_nothing(fused: bool) -> 
     scaler.update()
     step(net, optimizer)
     assert (gradients_of(net, "mix").steps, gradients_of(net, "mix").finite) == (1, True)
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_gradients_that_a_closure_makes_are_measured_in_the_step_they_are_for(by_name: bool) -> None:
+    expected, net = grow(), grow()
+    optimizers = [sgd(each) for each in (expected, net)]
+    for each, optimizer in zip((expected, net), optimizers, strict=True):
+        lead(each, "mix", TRAINING, optimizer)
+        each.tick()
+    losses = [step(expected, optimizers[0]) for _ in range(2)]
+    given = {"closure": lambda: backward(net)} if by_name else {}
+    found = [optimizers[1].step(*(() if by_name else (lambda: backward(net),)), **given) for _ in range(2)]
+    assert found == losses
+    assert gradients_of(net, "mix") == gradients_of(expected, "mix")
+    assert net.host_gradients() == expected.host_gradients()
 
 
 # Clipping

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +80,23 @@ def test_the_harvest_holds_the_users_classes_and_torchs_alone(specimen: Specimen
     homes = {type(module).__module__ for module in plain.modules()}
     assert all(home.startswith(("torch.nn.", "torch.fx.", "tests.kasmina.networks")) for home in homes), homes
     assert type(plain) is type(specimen.model()) or isinstance(plain, fx.GraphModule)
-    assert hook_count(plain) == 0
-    host = specimen.model()
-    assert len(list(plain.parameters())) > len(list(host.parameters()))
+    hooks = [hook for module in plain.modules() for hook in module._forward_hooks.values()]
+    assert all(isinstance(hook, fx.GraphModule) for hook in hooks)
+    assert len(hooks) == hook_count(plain)
+
+
+@everyone
+def test_the_harvest_keeps_every_name_of_the_host_and_adds_only_what_has_grown(specimen: Specimen) -> None:
+    net = grown(specimen)
+    plain, host = net.harvest(), specimen.model()
+    added = [name for name in plain.state_dict() if name not in host.state_dict()]
+    assert [name for name in plain.state_dict() if name not in added] == list(host.state_dict())
+    assert [path for path, _ in host.named_modules() if path not in dict(plain.named_modules())] == []
     for slot in specimen.slots:
-        inside = slot.replace("blocks.0.", "blocks.0.module.") if "blocks.0" in specimen.slots and slot != "blocks.0" else slot
-        inside = inside.replace("block.0", "block.module.0") if specimen.name == "checkpointed" else inside
-        assert isinstance(plain.get_submodule(f"{inside}.grown"), fx.GraphModule)
+        mine = [name for name in added if name.startswith(f"{slot}.grown.")]
+        assert len(mine) == len(net.slots[slot].seed_parameters())
+        added = [name for name in added if name not in mine]
+    assert added == []
 
 
 @everyone
@@ -131,15 +140,9 @@ def test_the_harvest_can_be_exported(specimen: Specimen) -> None:
 def test_each_module_of_the_harvest_is_in_the_mode_it_was_in(specimen: Specimen) -> None:
     net = grown(specimen)
     plain = net.harvest()
-    assert dict(_modes_of_host(plain)) == {path: module.training for path, module in net.host.named_modules()}
-    assert all(module.training for path, module in plain.named_modules() if ".grown" in path)
-
-
-def _modes_of_host(plain: nn.Module) -> Iterator[tuple[str, bool]]:
-    """The host's modules in a harvest, under their first names, each with its mode."""
-    for path, module in plain.named_modules():
-        if ".grown." not in f".{path}.":
-            yield ".".join(part for part in path.split(".") if part != "module"), module.training
+    modes = {path: module.training for path, module in plain.named_modules()}
+    assert {path: mode for path, mode in modes.items() if ".grown" not in path} == {p: m.training for p, m in net.host.named_modules()}
+    assert all(mode for path, mode in modes.items() if ".grown" in path)
 
 
 def test_live_seeds_are_dropped_or_kept() -> None:
@@ -158,7 +161,7 @@ def test_live_seeds_are_dropped_or_kept() -> None:
     assert_equal(outputs(kept, example), outputs(net, example))
     with net.bare():
         assert_equal(outputs(dropped, example), outputs(net, example), tolerance=0.0)
-    assert [slot for slot in net.slot_ids if isinstance(kept.get_submodule(slot), fx.GraphModule)] == ["layer1", "layer2"]
+    assert [slot for slot in net.slot_ids if hasattr(kept.get_submodule(slot), "grown")] == ["layer1", "layer2"]
     assert list(dropped.state_dict()) == list(specimen.model().state_dict())
     with pytest.raises(ConfigError, match='live is "drop" or "keep", found \'sell\''):
         net.harvest(live="sell")

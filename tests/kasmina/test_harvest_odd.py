@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.utils.hooks import RemovableHandle
 
 from esper.kasmina.blueprints import GroupNorm
 from esper.leyline.actions import Style
@@ -25,7 +28,6 @@ from tests.kasmina.growing import (
     to_training,
     unlike_birth,
 )
-from tests.kasmina.networks import ReadsWeight
 from tests.kasmina.zoo import BY_NAME
 
 
@@ -90,12 +92,51 @@ class Bagged(Block):
         return Bag((self.linear(x), x))
 
 
+class Starred(Block):
+    def forward(self, *features: Tensor) -> Tensor:
+        return self.linear(features[0]) + features[-1]
+
+
+class DoublyStarred(Block):
+    def forward(self, x: Tensor, **options: float) -> Tensor:
+        return self.linear(x) * options["scale"]
+
+
+class Varying(Block):
+    """Returns as many items as there are samples, and one more."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return (self.linear(x), *x.unbind())
+
+
+class Caching(Block):
+    """Fills what it is given, and returns other things besides."""
+
+    def forward(self, x: Tensor, *, cache: list[Tensor] | None = None, use: bool = False) -> tuple[Tensor, list[Tensor] | None, bool]:
+        y = self.linear(x)
+        if cache is not None:
+            cache.append(2 * y)
+        return y, cache, use
+
+
+class Skipping(Block):
+    """Hands its features on three times, as the blocks of a diffusion network do: to the next, in a skip, and by name."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...], dict[str, Tensor]]:
+        y = self.linear(x)
+        return y, (x, torch.tanh(y), y), {"in": x, "out": y}
+
+
 def plain_defaults(block: nn.Module, x: Tensor) -> Tensor:
     return block(x, scale=0.5)
 
 
 def keywords(block: nn.Module, x: Tensor) -> Tensor:
     return block(x, 0.5, shift=3.0)
+
+
+def called(block: nn.Module, x: Tensor) -> Tensor:
+    return block(x)
 
 
 def all_by_name(block: nn.Module, x: Tensor) -> Tensor:
@@ -121,6 +162,45 @@ def by_method(block: nn.Module, x: Tensor) -> Tensor:
     return block(x).total()
 
 
+def with_sizes(block: nn.Module, x: Tensor) -> Tensor:
+    return block(x, (1, 2, 3))
+
+
+def twice(block: nn.Module, x: Tensor) -> Tensor:
+    return block(x, x)
+
+
+def again(block: nn.Module, x: Tensor) -> Tensor:
+    return block(block(x, x), x)
+
+
+def with_scale(block: nn.Module, x: Tensor) -> Tensor:
+    return block(x, scale=0.5)
+
+
+def summed(block: nn.Module, x: Tensor) -> Tensor:
+    first, *rest = block(x)
+    return first + torch.stack(rest).sum(0)
+
+
+def cached(block: nn.Module, x: Tensor) -> Tensor:
+    cache: list[Tensor] = []
+    y, same, used = block(x, cache=cache, use=True)
+    assert same is cache
+    return y + cache[0] if used else x
+
+
+def by_attribute(block: nn.Module, x: Tensor) -> Tensor:
+    return block(x, scale=0.5) + block.linear.weight.sum()  # type: ignore[operator,union-attr]
+
+
+def skipped(block: nn.Module, x: Tensor) -> Tensor:
+    first, skips, named = block(x)
+    assert skips[2] is first
+    assert named["out"] is first
+    return first * torch.sigmoid(skips[2]) + skips[1] - named["out"] * skips[0]
+
+
 UNUSUAL: dict[str, tuple[type[Block], Callable[[nn.Module, Tensor], Tensor]]] = {
     "a default that no graph can hold": (Defaults, plain_defaults),
     "a required keyword": (KeywordOnly, keywords),
@@ -129,77 +209,179 @@ UNUSUAL: dict[str, tuple[type[Block], Callable[[nn.Module, Tensor], Tensor]]] = 
     "a list": (Listing, appended),
     "a named tuple": (Named, by_field),
     "a tuple of one's own": (Bagged, by_method),
+    "an argument that no graph can hold": (Defaults, with_sizes),
+    "starred": (Starred, twice),
+    "called twice": (Starred, again),
+    "doubly starred": (DoublyStarred, with_scale),
+    "doubly starred, and read": (DoublyStarred, by_attribute),
+    "as many items as there are samples": (Varying, summed),
+    "a cache": (Caching, cached),
+    "the same features in three places": (Skipping, skipped),
 }
 
 
 EXAMPLE = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.parametrize("training", [True, False], ids=["training", "eval"])
 @pytest.mark.parametrize(("block", "way"), UNUSUAL.values(), ids=UNUSUAL.keys())
-def test_a_block_keeps_its_arguments_and_its_kind_of_output(block: type[Block], way: Callable[[nn.Module, Tensor], Tensor]) -> None:
-    net = grow_one(Inside(block(), way), "block", EXAMPLE)
+def test_a_block_keeps_its_arguments_and_its_kind_of_output(
+    block: type[Block], way: Callable[[nn.Module, Tensor], Tensor], training: bool
+) -> None:
+    net = grow_one(Inside(block(), way), "block", EXAMPLE).train(training)
     plain = net.harvest()
+    assert type(plain.get_submodule("block")) is block
+    assert all(module.training is training for module in plain.modules())
     other = torch.randn(2, 4, generator=torch.Generator().manual_seed(1))
     assert_equal(outputs(plain, other), outputs(net, other))
     assert_equal(outputs(copy.deepcopy(plain), other), outputs(net, other))
+    if block is not Bagged:  # of a class of its own only a copy keeps the class
+        assert_equal(outputs(pickle.loads(pickle.dumps(plain)), other), outputs(net, other))
 
 
-class Starred(Block):
-    def forward(self, *features: Tensor) -> Tensor:
-        return self.linear(features[0])
+def test_a_hook_that_is_added_to_an_unpickled_harvest_does_not_push_out_what_has_grown() -> None:
+    net = grow_one(Inside(Starred(), twice), "block", EXAMPLE)
+    plain = pickle.loads(pickle.dumps(net.harvest()))
+    expected = outputs(plain, EXAMPLE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RemovableHandle, "next_id", 0)  # as in a process that has just begun
+        handles = [plain.block.register_forward_hook(lambda module, args, output: None) for _ in range(3)]
+    assert_equal(outputs(plain, EXAMPLE), expected, tolerance=0.0)
+    for handle in handles:
+        handle.remove()
+    assert_equal(outputs(plain, EXAMPLE), expected, tolerance=0.0)
 
 
-class DoublyStarred(Block):
-    def forward(self, x: Tensor, **options: float) -> Tensor:
-        return self.linear(x)
+# Modules that go through their children
 
 
-def called(block: nn.Module, x: Tensor) -> Tensor:
-    return block(x)
+class Children(nn.Module):
+    """Runs whatever it holds, one after another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Tanh()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.through(x)
+
+    def through(self, x: Tensor) -> Tensor:
+        for child in self.children():
+            x = child(x)
+        return x
 
 
-def with_sizes(block: nn.Module, x: Tensor) -> Tensor:
-    return block(x, (1, 2, 3))
+class Dense(nn.Sequential):
+    """Gives each layer the sum of what all before it gave."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        for layer in self:
+            input = input + layer(input)
+        return input
 
 
-REFUSED: dict[str, tuple[nn.Module, str, str]] = {
-    "starred": (Inside(Starred(), called), "block", r"'block': Starred\.forward takes \*features, which a graph module cannot pass on"),
-    "doubly starred": (Inside(DoublyStarred(), called), "block", r"DoublyStarred\.forward takes \*\*options"),
-    "an argument that no graph can hold": (Inside(Defaults(), with_sizes), "block", r"does not run \(TypeError"),
-    "its weight is read": (ReadsWeight(), "layer", r"does not run \(AttributeError.*in another way than calling it"),
+class Table(nn.ModuleDict):
+    """Runs all its entries side by side."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([entry(x) for entry in self.values()]).sum(0)
+
+
+def layers() -> list[nn.Module]:
+    return [nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)]
+
+
+ITERATING: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "children": (Children, "grown_block"),
+    "a Sequential with a forward pass of its own": (lambda: Dense(*layers()), "grown_block"),
+    "a dict": (lambda: Table({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4)}), "grown_block"),
+    "a Sequential": (lambda: nn.Sequential(*layers()), "block.grown"),
+    "a Sequential that returns a tuple": (lambda: nn.Sequential(nn.Linear(4, 4), Varying()), "block.grown"),
+    "a traced module": (lambda: fx.symbolic_trace(nn.Sequential(*layers())), "block.grown"),
 }
 
 
-@pytest.mark.parametrize(("model", "slot", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_harvested_is_told_in_words(model: nn.Module, slot: str, words: str) -> None:
-    net = grow_one(copy.deepcopy(model), slot, EXAMPLE)
+@pytest.mark.parametrize(("block", "name"), ITERATING.values(), ids=ITERATING.keys())
+def test_what_runs_all_its_children_is_not_disturbed(block: Callable[[], nn.Module], name: str) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Inside(block(), summed if "Varying" in repr(block()) else called)
+    host = list(model.state_dict())
+    net = grow_one(model, "block", EXAMPLE)
+    plain = net.harvest()
+    assert [key for key in plain.state_dict() if not key.startswith(f"{name}.")] == host
+    assert len(plain.state_dict()) > len(host)
+    other = torch.randn(2, 4, generator=torch.Generator().manual_seed(1))
+    for each in (plain, copy.deepcopy(plain), pickle.loads(pickle.dumps(plain))):
+        assert_equal(outputs(each, other), outputs(net, other))
+    assert_equal([torch.export.export(plain, (other,)).module()(other)], outputs(net, other))
+
+
+def test_a_network_that_has_grown_can_grow_again() -> None:
+    first = grow_one(Inside(nn.Sequential(*layers()), called), "block", EXAMPLE).harvest()
+    for slot, name in (("block", "block.grown_2."), ("block.grown", "block.grown.grown."), ("block.0", "block.0.grown.")):
+        before = list(first.state_dict())
+        net = grow_one(copy.deepcopy(first), slot, EXAMPLE)
+        second = net.harvest()
+        assert [key for key in second.state_dict() if not key.startswith(name)] == before
+        assert_equal(outputs(pickle.loads(pickle.dumps(second)), EXAMPLE), outputs(net, EXAMPLE))
+
+
+class LooksForGraphs(nn.Module):
+    """Treats a network with a graph module in it differently, without any error."""
+
+    def __init__(self, by: float = 0.5) -> None:
+        super().__init__()
+        self.layer, self.head, self.by = nn.Linear(4, 4), nn.Linear(4, 2), by
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.head(self.layer(x))
+        return x + self.by if any(isinstance(module, fx.GraphModule) for module in self.modules()) else x
+
+
+@pytest.mark.parametrize("broken", [0.5, torch.nan, torch.inf])
+def test_a_harvest_that_computes_something_else_is_refused(broken: float) -> None:
+    net = grow_one(LooksForGraphs(broken), "layer", EXAMPLE)
     before = fingerprint(net)
-    with pytest.raises(HarvestError, match=words):
+    with pytest.raises(HarvestError, match="the harvested network differs from the grown one by"):
         net.harvest()
     assert fingerprint(net) == before
     assert hook_count(net.host) == 1
 
 
-class LooksAtType(nn.Module):
-    """Treats a module of another class differently, without any error."""
+class Keeping(Block):
+    """Keeps results of the last forward pass, with their graphs, in all kinds of places."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+        self.features: Tensor | None = None
+        self.history: list[Any] = []
+        self.record: Record | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.layer(x)
-        return self.head(x if isinstance(self.layer, nn.Linear) else 2 * x)
+        self.features = self.linear(x)
+        self.history.append((self.features.sum(), {"mean": self.features.mean()}))
+        self.record = Record(self.features)
+        return self.features
 
 
-@pytest.mark.parametrize("broken", [0.0, torch.nan, torch.inf])
-def test_a_harvest_that_computes_something_else_is_refused(broken: float) -> None:
-    class Poisoned(LooksAtType):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) + (0.0 if isinstance(self.layer, nn.Linear) else broken)
+@dataclass(slots=True)
+class Record:
+    features: Tensor
 
-    with pytest.raises(HarvestError, match="the harvested network differs from the grown one by"):
-        grow_one(Poisoned(), "layer", EXAMPLE).harvest()
+
+def test_a_network_that_keeps_tensors_of_its_last_step_can_be_harvested() -> None:
+    net = grow_one(Inside(Keeping(), called), "block", EXAMPLE)
+    net.train()(EXAMPLE).sum().backward()
+    kept = net.host.block.features
+    plain = net.harvest()
+    assert net.host.block.features is kept
+    assert kept.grad_fn is not None
+    copies = [plain.block.features, plain.block.history[-1][0], plain.block.history[-1][1]["mean"], plain.block.record.features]
+    assert all(each.grad_fn is None for each in copies)
+    assert plain.block.record.features is plain.block.features
+    assert torch.equal(plain.block.features, kept)
+    assert_equal(outputs(plain, EXAMPLE), outputs(net, EXAMPLE))
 
 
 class Masked(nn.Module):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from esper.kasmina import Growable
 from esper.kasmina.blending import Gating, Graft, combine, isolated
+from esper.kasmina.layout import named_layout
 from esper.leyline.actions import Style
 from esper.leyline.reports import Topology
 from tests.kasmina.growing import STYLES, gradients, grow, identical, registered, to_blending, to_fossil, to_training, unlike_birth
@@ -55,7 +56,7 @@ def test_a_gate_scales_alpha_at_each_position(topology: Topology) -> None:
         for parameter in gating.parameters():
             parameter.zero_()
         gating.score.bias.fill_(math.log(3.0))  # type: ignore[operator]
-    graft = Graft(_Plus(0.5), gating, Style.GATED, 0.5)
+    graft = Graft(_Plus(0.5), gating, Style.GATED, 0.5, named_layout(topology))
     h = torch.full(shape, 2.0)
     assert gating(h).unique().item() == pytest.approx(0.75)
     torch.testing.assert_close(graft(h), torch.full(shape, 2.1875))  # 2 + 0.5 * 0.75 * 0.5
@@ -63,7 +64,7 @@ def test_a_gate_scales_alpha_at_each_position(topology: Topology) -> None:
 
 def test_the_gate_learns_how_far_to_open() -> None:
     gating = Gating(Topology.VECTOR, 2)
-    Graft(_Plus(0.5), gating, Style.GATED, 1.0)(torch.ones(3, 2)).sum().backward()
+    Graft(_Plus(0.5), gating, Style.GATED, 1.0, named_layout("vector"))(torch.ones(3, 2)).sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in gating.parameters())
 
 
@@ -197,7 +198,7 @@ def test_a_shadow_pass_gives_seeds_the_gradient_of_the_blended_network(specimen:
     reference = copy.deepcopy(net)
     torch.manual_seed(4)
     for norm in reference.host.modules():  # a seed learns under the statistics that a trial will judge it by
-        if isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d):
+        if isinstance(norm, nn.modules.batchnorm._BatchNorm):
             norm.eval()
     with reference.trial(*reference.slot_ids):
         reference.host.requires_grad_(False)

@@ -35,6 +35,9 @@ class Odd(nn.Module):
         self.dictionary = Dictionary()
         self.empty = Empty()
         self.pile = Pile()
+        self.heap = Heap()
+        self.stretched = nn.Dropout(0.1)
+        self.table = Table()
         self.raw = Raw()
         self.single = nn.Linear(6, 1)
         self.recurrent = nn.GRU(6, 6)
@@ -47,7 +50,8 @@ class Odd(nn.Module):
     def forward(self, x: Tensor, fail: bool = False) -> Tensor:
         x = self.second(self.first(x))
         x = self.drop(self.bn(self.twice(self.twice(x))))
-        self.whole(x), self.dictionary(x), self.empty(x), self.pile(x), self.single(x)
+        self.whole(x), self.dictionary(x), self.empty(x), self.pile(x), self.heap(x), self.single(x), self.table()
+        self.stretched(x), self.stretched(x[:, :4])
         tokens = self.raw(x)
         self.recurrent(tokens.transpose(0, 1))
         self.turned(tokens)
@@ -79,6 +83,24 @@ class Pile(nn.Module):
         return x[:, :, None, None, None].expand(-1, -1, 2, 2, 2)
 
 
+class Heap(nn.Module):
+    """Six."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :, None, None, None, None].expand(-1, -1, 2, 2, 2, 2)
+
+
+class Table(nn.Module):
+    """Positions, which no sample changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.randn(1, 5, 6))
+
+    def forward(self) -> Tensor:
+        return self.positions
+
+
 class Raw(nn.Module):
     """Three dimensions, and nothing inside tells which is which."""
 
@@ -104,17 +126,16 @@ MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "nothing near": (["zzz"], {}, r"no module 'zzz'; it has: 'alias'"),
     "the model itself": ([""], {}, r"not empty"),
     "never called": (["unused"], {}, r"'unused': the example forward pass never calls it"),
-    "called twice": (["twice"], {}, r"'twice': it is called 2 times"),
-    "shared": (["second"], {}, r"'second': the same module is also 'alias'"),
+    "called twice": (["stretched"], {}, r"'stretched': it is called 2 times in one forward pass, for features of different widths"),
+    "shared": (["alias"], {}, r"'alias': it is the same module as 'second', which may carry the slot"),
     "integers": (["whole"], {}, r"dtype torch.int64; a slot needs floating-point"),
     "dict": (["dictionary"], {}, r"output is of type dict"),
     "empty tuple": (["empty"], {}, r"output is of type tuple"),
-    "five dimensions": (["pile"], {}, r"shape \(3, 6, 2, 2, 2\), is not clear; slots take 2 to 4 dimensions"),
+    "five dimensions": (["pile"], {}, r"shape \(3, 6, 2, 2, 2\), is not clear; say topology=.* \"BCDHW\""),
+    "six dimensions": (["heap"], {}, r"is not clear; slots take 2 to 5 dimensions"),
     "unclear layout": (["raw"], {}, r"shape \(3, 5, 6\), is not clear; say topology="),
-    "channels last": (["last_axis"], {}, r"looks channels-last"),
     "single feature": (["single"], {}, r"single feature"),
-    "time first": (["recurrent"], {}, r"time-first; build it with batch_first=True"),
-    "batch elsewhere": (["turned"], {}, r"does not begin with the batch of 3"),
+    "no samples": (["table"], {}, r"shape \(1, 5, 6\), does not have the example's samples along any axis"),
     "the good before the bad": (["first", "unused"], {}, r"'unused'"),
     "a string": ("first", {}, r"slots is a list of distinct module paths"),
     "no slots": ([], {}, r"slots is a list"),
@@ -122,7 +143,9 @@ MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "two ids, one path": ({"a": "first", "b": "first"}, {}, r"two slots have the same path"),
     "an id with a slash": ({"a/b": "first"}, {}, r"without '/', found 'a/b'"),
     "an unknown topology": (["raw"], {"topology": {"raw": "tokns"}}, r"unknown topology 'tokns'; did you mean 'tokens'"),
-    "a topology that does not fit": (["raw"], {"topology": {"raw": "map2d"}}, r"map2d features have 4 dimensions"),
+    "a topology that does not fit": (["raw"], {"topology": {"raw": "map2d"}}, r"BCHW features have 4 axes; its output has shape"),
+    "axes that are none": (["raw"], {"topology": {"raw": "BTT"}}, r"one letter each, B for the batch and C for the features.*found 'BTT'"),
+    "axes without a place": (["raw"], {"topology": {"raw": "BXC"}}, r"'BXC' have neither T"),
     "a topology for nothing": (["first"], {"topology": {"frist": "vector"}}, r"no module 'frist'; near it: 'first'"),
     "an unknown isolation": (["first"], {"isolation": "steel"}, r"unknown isolation 'steel'; did you mean 'ste'"),
 }
@@ -164,7 +187,7 @@ def test_an_example_without_a_batch_is_refused() -> None:
         def forward(self, size: int) -> Tensor:
             return self.embedding(torch.arange(size)[None])
 
-    with pytest.raises(SlotError, match="no tensor with a batch dimension"):
+    with pytest.raises(SlotError, match="does not have the example's samples along any axis"):
         Growable(Constant(), ["embedding"], (3,))
 
 
@@ -313,13 +336,13 @@ def test_an_unclear_layout_can_be_stated(stated: Topology | str, width: int) -> 
 PROPOSED: dict[str, list[str]] = {
     "residual": ["stem", "layer1", "layer2"],
     "unet": ["down1", "down2", "middle", "fuse"],
-    "tied": ["mix.1", "mix"],
+    "tied": ["mix.2", "mix"],
     "lstm": ["lstm", "trunk"],
     "mixer": ["patches", "blocks.0", "blocks.1"],
     "mlp": ["1", "3"],
     "in_place": ["conv1", "conv2"],
     "encoder": ["blocks.0", "blocks.1"],
-    "torch_encoder": ["encoder.layers.1", "encoder.layers.2"],
+    "torch_encoder": ["encoder.layers.0", "encoder.layers.1", "encoder.layers.2"],
     "recommender": ["tower.1", "tower"],
     "conv_host": ["blocks.0", "blocks.1"],
     "gpt_host": ["blocks.0", "blocks.1"],
@@ -374,8 +397,8 @@ def test_a_model_without_any_place_gets_no_proposal() -> None:
     assert find_slots(nn.Linear(4, 2), EXAMPLE) == []
 
 
-def test_a_module_that_could_not_be_harvested_is_not_proposed() -> None:
-    assert [proposal.path for proposal in find_slots(ReadsWeight(), EXAMPLE)] == ["other"]
+def test_a_module_that_the_host_does_more_with_than_call_is_proposed_too() -> None:
+    assert [proposal.path for proposal in find_slots(ReadsWeight(), EXAMPLE)] == ["layer", "other"]
 
 
 def test_every_mistake_is_an_esper_error() -> None:
@@ -391,3 +414,52 @@ def test_the_probe_leaves_a_network_that_draws_random_numbers_as_it_would_have_b
     torch.manual_seed(5)
     net = grow(specimen)
     assert torch.equal(run(net, specimen.example()), expected)
+
+
+@everyone
+def test_wrapping_takes_less_than_ten_forward_passes(specimen: Specimen) -> None:
+    model = specimen.model()
+    passes = []
+    handle = model.register_forward_pre_hook(lambda *_: passes.append(1))
+    proposals = find_slots(model, specimen.example())
+    assert len(passes) < 10
+    passes.clear()
+    Growable(model, [proposal.path for proposal in proposals], specimen.example())
+    assert len(passes) < 10
+    handle.remove()
+
+
+class Postnet(nn.Module):
+    """Returns what it has used itself, and nobody uses again."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            before = self.first(x)
+            return before, self.second(before)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.block, self.head = nn.Linear(4, 6), self.Block(), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.block(torch.relu(self.stem(x)))[1])
+
+
+def test_what_only_its_own_module_uses_is_no_place() -> None:
+    found = find_slots(Postnet(), EXAMPLE)
+    assert "no gradient would arrive" in found.rejected["block"]
+    assert {"block.first", "block.second"} <= {proposal.path for proposal in found}
+
+
+def test_every_module_is_proposed_or_rejected_with_a_reason() -> None:
+    model = BY_NAME["mixer"].model()
+    found = find_slots(model, BY_NAME["mixer"].example())
+    assert {proposal.path for proposal in found} | found.rejected.keys() == {path for path, _ in model.named_modules() if path}
+    assert all(found.rejected.values())
+    assert found.rejected["head"].startswith("it gives the model's output")
+    assert find_slots(nn.Linear(4, 2), EXAMPLE).rejected == {}
+    assert "no place for a slot was found among 2 modules" in str(find_slots(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), EXAMPLE))

@@ -72,3 +72,24 @@ def test_a_plateau_scheduler_built_before_following_goes_on_working() -> None:
     for _ in range(3):
         schedule(scheduler)
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.05 * 0.01] * 4)
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS)
+def test_seeds_that_share_the_groups_of_their_neighbours_come_after_any_scheduler(kind: str) -> None:
+    net = grow()
+    host = list(net.host.parameters())
+    optimizer = OPTIMIZERS["sgd"](net.host.named_parameters())
+    scheduler = SCHEDULERS[kind](optimizer)
+    net.follow(optimizer, share_groups=True)
+
+    def between() -> None:
+        schedule(scheduler)
+        (group,) = optimizer.param_groups
+        seeds = [p for slot in net.slots.values() for p in slot.seed_parameters()]
+        assert [id(p) for p in group["params"]] == [id(p) for p in (*host, *seeds)], "the host's, then seeds in the order of their slots"
+        assert len(group["param_names"]) == len(group["params"])
+        assert {id(p) for p in optimizer.state} <= {id(p) for p in group["params"]}
+
+    whole_life(net, optimizer, between)
+    net.unfollow()
+    assert optimizer.param_groups[0]["params"] == host

@@ -399,3 +399,45 @@ def test_a_state_of_other_slots_says_which_it_knows() -> None:
 
 def test_a_bare_hosts_state_is_sent_to_the_host() -> None:
     assert_refused(grow(), tiny_host().state_dict(), r"it holds no slots; load a bare host through model\.host")
+
+
+class Telling(nn.Module):
+    """Puts into its state dict what it was made with and a count, neither of them a tensor, as some libraries' networks do."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        self.mix, self.head, self.width, self.count = nn.Linear(4, width), nn.Linear(width, 3), width, 0
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+        state = super().state_dict(*args, **kwargs)
+        state["_made_with"] = {"width": self.width, "act": torch.tanh}
+        return state
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.mix(x)))
+
+
+def test_a_host_whose_state_holds_more_than_tensors_is_resumed() -> None:
+    def make() -> Growable:
+        return Growable(Telling(), ["mix"], torch.zeros(2, 4))
+
+    saved = make()
+    saved.germinate("mix", "norm")
+    saved.host.count = 5  # type: ignore[assignment]
+    state = copy.deepcopy(saved.state_dict())
+    assert state["_made_with"]["act"] is torch.tanh
+    loaded = make()
+    assert str(loaded.load_state_dict(state)) == "<All keys matched successfully>"
+    assert loaded.host.count == 5
+    assert same(values(loaded), values(saved))
+    found = make().load_state_dict({**state, "more": 5}, strict=False)
+    assert found.unexpected_keys == ["more"]
+    for name in ("_made_with", "host._extra_state"):
+        with pytest.raises(StateError, match=f"lacks '{name}'"):
+            make().load_state_dict({key: value for key, value in state.items() if key != name})

@@ -25,6 +25,7 @@ class Specimen:
     inputs: Callable[[], Any]
     """Makes an example input, which is random data to train on as well."""
     slots: tuple[str, ...]
+    batch_axis: int = 0
     plain: bool = True
     """Made of the classes in networks.py and torch's alone; esper's own hosts are not."""
 
@@ -101,6 +102,16 @@ ZOO: tuple[Specimen, ...] = (
         slots=("users", "tower"),
     ),
     Specimen(name="checkpointed", factory=networks.CheckpointedNet, inputs=_images(1), slots=("block.0", "block")),
+    Specimen(name="channels_last_axes", factory=networks.ChannelsLastNet, inputs=_images(3), slots=("block1", "block2")),
+    Specimen(
+        name="time_first",
+        factory=networks.TimeFirstNet,
+        inputs=lambda: torch.randn(5, BATCH, 4),
+        slots=("embed", "layers.0", "layers.1", "recurrent"),
+        batch_axis=1,
+    ),
+    Specimen(name="volume", factory=networks.VolumeNet, inputs=lambda: torch.randn(BATCH, 1, 4, 4, 4), slots=("stem", "body")),
+    Specimen(name="series", factory=networks.SeriesNet, inputs=lambda: torch.randn(BATCH, 2, 12), slots=("block1", "block2")),
     Specimen(
         name="conv_host",
         factory=lambda: ConvHost(1, 5, (4, 6)),

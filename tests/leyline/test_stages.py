@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 
 import pytest
@@ -75,3 +76,8 @@ def test_groups_of_stages_split_all_real_stages_without_overlap() -> None:
     assert frozenset().union(*groups) == frozenset(Stage)
     assert OCCUPIED == DEVELOPING | BLENDED
     assert {*LIVE, Stage.FOSSILIZED} == OCCUPIED
+
+
+def test_a_stage_is_shown_by_its_name_and_counts_as_its_number() -> None:
+    assert (str(Stage.BLENDING), f"{Stage.BLENDING}", f"{Stage.BLENDING:>9}|") == ("BLENDING", "BLENDING", " BLENDING|")
+    assert (repr(Stage.BLENDING), Stage.BLENDING + 1, json.dumps([Stage.BLENDING])) == ("<Stage.BLENDING: 4>", 5, "[4]")

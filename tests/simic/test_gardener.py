@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import logging
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -353,7 +354,7 @@ def test_a_policy_works_on_where_a_blueprint_was_registered_after_it_was_made_an
         ({"epochs": 2.5}, ConfigError, "found 2.5"),
         ({"classes": 1}, ConfigError, "classes is a whole number of at least 2"),
         ({"max_seeds": 0}, ConfigError, "max_seeds"),
-        ({"model": nn.Linear(2, 2)}, ConfigError, "an esper.Growable, found Linear"),
+        ({"model": nn.Linear(2, 2)}, ConfigError, "an esper.Growable, and Linear neither is nor holds one"),
         ({"optimizer": "sgd"}, ConfigError, "the torch.optim.Optimizer that the loop steps, found str"),
     ],
 )
@@ -717,3 +718,28 @@ def test_the_display_of_runs_shows_a_loop_too(digits, capsys):
     assert lines[0] == "plan grows 1 host on Sequential for 3 epochs"
     assert [line.split(":")[0] for line in lines[1:]] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
     assert "1 live seed" in lines[2]
+
+
+def test_entries_are_logged_as_libraries_do_and_nothing_is_printed(digits, caplog, capsys):
+    with caplog.at_level(logging.DEBUG, logger="esper"):
+        history = Loop(digits, Plan({2: GROW}), epochs=3, images=100).run(3).gardener.history
+    assert [(record.name, record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("esper.simic.gardener", "INFO" if entry.epoch == 2 else "DEBUG", str(entry)) for entry in history
+    ]
+    assert capsys.readouterr() == ("", "")
+    assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("esper").handlers)
+
+
+def test_a_sink_that_fails_is_dropped_with_a_warning(digits):
+    class Broken:
+        def write(self, envelope):
+            raise OSError("no room")
+
+        def flush(self): ...
+
+        def close(self): ...
+
+    loop = Loop(digits, "wait", epochs=3, images=100, sinks=[Broken()])
+    with pytest.warns(UserWarning, match="sink Broken failed and is dropped; the run goes on without it .OSError: no room"):
+        loop.run(2).gardener.close()
+    assert len(loop.gardener.history) == 2

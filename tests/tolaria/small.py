@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from esper.kasmina.attach.probe import evaluating
+from esper.kasmina.attach.running import evaluating
 from esper.leyline.actions import Decision, Op
 from esper.leyline.events import Event
 from esper.leyline.reports import EpochReport, GateConfig

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.kasmina.attach.probe import evaluating
+from esper.kasmina.attach.running import evaluating
 from esper.kasmina.blueprints import blueprint as register_blueprint
 from esper.kasmina.blueprints import unregister
 from esper.kasmina.slot import Form

@@ -5,5 +5,21 @@ from esper.kasmina.attach.places import Proposal, find_slots
 from esper.kasmina.averaging import AveragedModel
 from esper.kasmina.blueprints import SlotShape, blueprint
 from esper.kasmina.growable import Growable
+from esper.kasmina.grown_file import load_grown, save_grown
+from esper.kasmina.parallel import notice_wrapping
 
-__all__ = ["AveragedModel", "Check", "Growability", "Growable", "Proposal", "SlotShape", "blueprint", "check_growable", "find_slots"]
+notice_wrapping()
+
+__all__ = [
+    "AveragedModel",
+    "Check",
+    "Growability",
+    "Growable",
+    "Proposal",
+    "SlotShape",
+    "blueprint",
+    "check_growable",
+    "find_slots",
+    "load_grown",
+    "save_grown",
+]

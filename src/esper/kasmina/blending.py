@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from esper.kasmina.layout import Layout
 from esper.leyline.actions import Style
 from esper.leyline.reports import Topology
 
@@ -110,19 +111,20 @@ class Graft(nn.Module):
     Harvest traces this into a plain graph module.
     """
 
-    def __init__(self, seed: nn.Module, gating: nn.Module | None, style: Style, alpha: float) -> None:
+    def __init__(self, seed: nn.Module, gating: nn.Module | None, style: Style, alpha: float, layout: Layout) -> None:
         super().__init__()
-        self.seed, self.gating, self.style, self.alpha = seed, gating, style, alpha
+        self.seed, self.gating, self.style, self.alpha, self.layout = seed, gating, style, alpha, layout
 
     def forward(self, h: Tensor) -> Tensor:
-        return graft(h, self.seed, self.gating, self.style, self.alpha)
+        return graft(h, self.seed, self.gating, self.style, self.alpha, self.layout)
 
 
-def graft(h: Tensor, seed: nn.Module, gating: nn.Module | None, style: Style, alpha: Tensor | float) -> Tensor:
+def graft(h: Tensor, seed: nn.Module, gating: nn.Module | None, style: Style, alpha: Tensor | float, layout: Layout) -> Tensor:
     """h with the seed blended in. An additive seed at alpha 1.0, given as a plain number, is the seed's output itself."""
-    s = seed(h)
+    arranged = layout.arrange(h)
+    s = layout.restore(seed(arranged), h)
     if gating is not None:
-        return combine(style, h, s, alpha * gating(h))
+        return combine(style, h, s, alpha * layout.restore(gating(arranged), h))
     if style in ADDITIVE and isinstance(alpha, float) and alpha == 1.0:
         return s
     return combine(style, h, s, alpha)

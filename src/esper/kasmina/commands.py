@@ -11,13 +11,14 @@ import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from enum import IntEnum
+from types import NoneType
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from esper.kasmina.alpha import Ramp
-from esper.kasmina.attach.probe import evaluating, untouched
+from esper.kasmina.attach.running import evaluating, untouched
 from esper.kasmina.blending import Gating
 from esper.kasmina.blueprints.registry import get
 from esper.kasmina.gates import NEXT_GATE, figures, judge
@@ -31,6 +32,13 @@ from esper.leyline.stages import BLENDED, Stage, check_transition
 
 Report = Callable[[str], SeedReport]
 E = TypeVar("E", bound=IntEnum)
+
+
+def in_words(command: Callable[..., Any], slot: str, args: tuple[Any, ...], settings: Mapping[str, Any]) -> str:
+    """A command as it was given, with those of its settings that are plain values: germinate('1', 'conv_small', tempo=5)."""
+    told = {name: value for name, value in settings.items() if isinstance(value, (int, float, str, NoneType))}
+    plain = [f"{name}={getattr(value, 'name', value)}" for name, value in told.items()]
+    return f"{command.__name__}({', '.join([repr(slot), *map(repr, args), *plain])})"
 
 
 def germinate(slot: Slot, blueprint: str, *, style: Style, tempo: int, alpha_target: float, stream: int) -> list[Event]:
@@ -235,10 +243,10 @@ _TRIED: set[Hashable] = set()
 def _check_shape(slot: Slot, seed: nn.Module, blueprint: str) -> None:
     """Run the first seed of a blueprint for such features on some like those of the probe, leaving its buffers and the random streams as
     they are."""
-    tried = (get(slot.place.shape.topology, blueprint), slot.place.shape, slot.place.example_shape, slot.alpha.dtype, slot.alpha.device)
+    tried = (get(slot.place.shape.topology, blueprint), slot.place.shape, slot.place.seed_shape, slot.alpha.dtype, slot.alpha.device)
     if tried in _TRIED:
         return
-    features = torch.zeros(slot.place.example_shape, dtype=slot.alpha.dtype, device=slot.alpha.device)
+    features = torch.zeros(slot.place.seed_shape, dtype=slot.alpha.dtype, device=slot.alpha.device)
     try:
         with untouched(seed), evaluating(seed):
             shape = tuple(seed(features).shape)

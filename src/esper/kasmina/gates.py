@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from esper.leyline.reports import Gate, GateConfig, GateVerdict, SeedReport
+from esper.leyline.reports import EXPLODING_NORM, SMALL_NORM, Gate, GateConfig, GateVerdict, SeedReport
 from esper.leyline.stages import Stage
 
 NOT_FINITE = "the seed has parameters that are not finite"
@@ -65,11 +66,27 @@ def _health(report: SeedReport, config: GateConfig) -> list[str]:
         return failures
     if not report.gradients.finite:
         failures.append("gradients are not finite")
-    elif report.gradients.exploding > 0:
-        failures.append(f"a gradient is exploding (norm {report.gradients.peak:.3g})")
-    if report.gradients.health < config.min_gradient_health:
-        failures.append(f"gradient health {report.gradients.health:.2f} below {config.min_gradient_health}")
+    elif explodes(report):
+        bound = f"above {EXPLODING_NORM:g} and {EXPLODING_NORM:g} times the host's"
+        failures.append(f"a gradient is exploding (norm {report.gradients.peak:.3g}, {bound})")
+    if health(report) < config.min_gradient_health:
+        failures.append(f"gradient health {health(report):.2f} below {config.min_gradient_health}")
     return failures
+
+
+def explodes(report: SeedReport) -> bool:
+    """Whether a tensor of the seed has a gradient too large for any, and for a host whose own is as large as this one's."""
+    found = report.gradients
+    return found is not None and found.exploding > 0 and found.peak > EXPLODING_NORM * max(1.0, report.host_gradient or 0.0)
+
+
+def health(report: SeedReport) -> float:
+    """The health of the seed's gradients, beside its host's: large ones count where they explode, and small ones where the rest of the seed
+    has larger ones or there are none at all. Whether they are large enough is told by the ratio."""
+    found = report.gradients
+    assert found is not None
+    all_small = 0.0 < found.norm < SMALL_NORM
+    return replace(found, vanishing=0.0 if all_small else found.vanishing, exploding=found.exploding if explodes(report) else 0.0).health
 
 
 GATES: dict[Gate, Callable[[SeedReport, GateConfig], list[str]]] = {Gate.G1: g1, Gate.G2: g2, Gate.G3: g3, Gate.G5: g5}
@@ -90,8 +107,8 @@ FIGURES: dict[Gate, tuple[str, ...]] = {
 
 def figures(gate: Gate, report: SeedReport) -> dict[str, float]:
     """What a gate judged a seed by, as far as it was measured."""
-    health = None if report.gradients is None else report.gradients.health
-    read = {name: health if name == "gradient_health" else getattr(report, name) for name in FIGURES[gate]}
+    known = None if report.gradients is None else health(report)
+    read = {name: known if name == "gradient_health" else getattr(report, name) for name in FIGURES[gate]}
     return {name: float(value) for name, value in read.items() if value is not None}
 
 

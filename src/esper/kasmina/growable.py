@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import FunctionType
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor, nn, optim
 from torch.utils import _pytree as pytree
 
 from esper.kasmina import commands, counterfactuals
-from esper.kasmina.attach.probe import Example, check_parameters, modes_kept, probe, untouched
+from esper.kasmina.attach.running import check_parameters, modes_kept, untouched
+from esper.kasmina.attach.survey import probe
+from esper.kasmina.attach.variation import Example
+from esper.kasmina.facade import class_for, rebuild, shown
 from esper.kasmina.gates import NEXT_GATE, judge
 from esper.kasmina.gradients import SUMS, GradientMeter, Scale, gradient_stats
 from esper.kasmina.harvest import harvest
@@ -26,9 +29,11 @@ from esper.kasmina.norms import (
     reference_batches,
     tracked_norms,
 )
-from esper.kasmina.optimizer_groups import SLOT_KEY, Follower
+from esper.kasmina.optimizer_groups import SLOT_KEY, Follower, innermost
+from esper.kasmina.ranks import Ranks, alike, unwatched
 from esper.kasmina.slot import FIGURES, FRESH, Form, Place, Slot, Slots
 from esper.kasmina.state import check_state
+from esper.kasmina.trial import unharvestable
 from esper.leyline.actions import Curve, Decision, Op, Style
 from esper.leyline.errors import ConfigError, GateError, SlotError, TransitionError, unknown
 from esper.leyline.events import Event
@@ -55,7 +60,13 @@ class Growable(nn.Module):
     places: what was found at these paths of a model of the same architecture on the same device; by default this one is probed.
 
     One epoch: train, measure (`record`), decide and act, then `tick()`.
+
+    It looks like its host: its class is named after the host's and has its forward signature, and attributes that it does not have itself
+    (`config`, `generate`) are the host's.
     """
+
+    made_from: ClassVar[tuple[type[Growable], type[nn.Module]] | None] = None
+    """The two classes that the class of an instance was made from: Growable and that of its host."""
 
     def __init__(
         self,
@@ -83,8 +94,11 @@ class Growable(nn.Module):
                 raise SlotError(f"a slot's id is a string, not empty and without '/', found {id!r}")
         if places is None:
             places = probe(model, example, named.values(), causal=causal, topology=topology or {})
+            for path, why in unharvestable(model, example, list(places.values())).items():
+                raise SlotError(f"no slot can be attached to {path!r}, as nothing that grows there could be harvested: {why}")
         if len(set(named.values())) != len(named):
             raise SlotError("two slots have the same path; a module can carry one slot")
+        self.__class__ = class_for(type(self) if self.made_from is None else self.made_from[0], type(model))
         self.host = model
         self.gates = gates or GateConfig()
         self.lifecycle = lifecycle or LifecycleConfig()
@@ -98,6 +112,9 @@ class Growable(nn.Module):
         self.host_meter.to(places[next(iter(named.values()))].device)
         self._handles = [model.get_submodule(s.place.path).register_forward_hook(s.hook) for s in self.slots.values()]
         self._follower: Follower | None = None
+        self._ranks: Ranks | None = None
+        self._aside: list[tuple[nn.Parameter, Tensor]] = []
+        """Gradients of seeds that are out of sight until the optimiser's step."""
         self._entries: dict[Structure, Callable[..., Any]] = {}
         self._host_size = sum(p.numel() for p in model.parameters())
         self._figures: list[float] | None = None
@@ -113,12 +130,49 @@ class Growable(nn.Module):
         self.slots.train(model.training)
         self.register_load_state_dict_post_hook(_loaded)
 
+    # Looking like the host
+
+    def __getattr__(self, name: str) -> Any:
+        """Submodules, parameters and buffers, as every module has them; then whatever the host has.
+
+        Special methods are not the host's: a copy of its own making, say, would be a copy of the host alone.
+        """
+        state = self.__dict__
+        if "_modules" in state:  # not yet while an instance is being made
+            if name in state["_modules"]:
+                return state["_modules"][name]
+            for kind in ("_parameters", "_buffers"):
+                if name in state[kind]:
+                    return state[kind][name]
+            host = state["_modules"].get("host")
+            if host is not None and not (name.startswith("__") and name.endswith("__")):
+                try:
+                    return getattr(host, name)
+                except AttributeError as error:
+                    its = type(host).__name__
+                    raise AttributeError(f"{type(self).__name__} has no attribute {name!r}, and neither has its host, {its}") from error
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self.host)})
+
+    def __repr__(self) -> str:
+        return shown(self)
+
     # Running
 
     @torch.compiler.disable(recursive=False)
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The host's forward pass, with whatever grows in it."""
-        return self._entry()(self.host, args, kwargs)
+        output = self._entry()(self.host, args, kwargs)
+        if self._ranks is not None:
+            self._watch(output)
+        return output
+
+    @torch.compiler.disable
+    def _watch(self, output: Any) -> None:
+        if self.ranks is not None:
+            self.ranks.watch(output, self.slots)
 
     @torch.compiler.disable
     def _entry(self) -> Callable[..., Any]:
@@ -144,6 +198,16 @@ class Growable(nn.Module):
     def at(self, *stages: Stage) -> list[str]:
         """Ids of the slots that are at one of these stages, in order."""
         return [slot.id for slot in self.slots.values() if slot.state.stage in stages]
+
+    @property
+    def ranks(self) -> Ranks | None:
+        """The processes that train this model together, this one among them; None unless DistributedDataParallel has wrapped the model, or
+        a module that holds it."""
+        return self._ranks if self._ranks is not None and torch.distributed.is_initialized() else None
+
+    @ranks.setter
+    def ranks(self, ranks: Ranks) -> None:
+        self._ranks = ranks
 
     @property
     def is_static(self) -> bool:
@@ -213,8 +277,14 @@ class Growable(nn.Module):
     def tick(self) -> None:
         """End the epoch: alpha moves, ramps and embargoes run on, auto_advance takes G1 and G3, gradient statistics start anew.
 
-        Figures that are not known are read here, in one go.
+        Figures that are not known are read here, in one go. Under DistributedDataParallel every rank ticks, and then they are compared.
         """
+        with alike(self.ranks, "tick()"):
+            self._tick()
+        if self.ranks is not None:
+            self.ranks.verify(self, self.slots, "at the end of an epoch")
+
+    def _tick(self) -> None:
         host, rows = self._rows()
         self._figures = None
 
@@ -229,6 +299,10 @@ class Growable(nn.Module):
             self._settled(slot, commands.tick(slot, gradients=gradients, report=report, gates=self.gates, config=self.lifecycle))
 
     def _command(self, id: str, command: Callable[..., list[Event]], *args: Any, **kwargs: Any) -> None:
+        with alike(self.ranks, commands.in_words(command, id, args, kwargs)) as outcome:
+            outcome += self._carry_out(id, command, *args, **kwargs)
+
+    def _carry_out(self, id: str, command: Callable[..., list[Event]], *args: Any, **kwargs: Any) -> list[Event]:
         slot = self.slots[id]
         seed = slot.seed
         try:
@@ -241,6 +315,7 @@ class Growable(nn.Module):
             start = SUMS + FIGURES * self.slot_ids.index(id)
             self._figures[start : start + FIGURES] = FRESH
         self._settled(slot, events)
+        return events
 
     def _settled(self, slot: Slot, events: list[Event]) -> None:
         if events:
@@ -327,17 +402,26 @@ class Growable(nn.Module):
 
     # Gradients and optimisers
 
-    def follow(self, optimizer: optim.Optimizer) -> None:
+    def follow(self, optimizer: optim.Optimizer, *, share_groups: bool = False) -> None:
         """Let an optimiser follow the growth: a parameter group for each slot is filled and emptied as seeds come and go.
 
         Call it before a learning-rate scheduler is built, or build the optimiser from `parameter_groups()`. One optimiser steps the
         seeds: a later one takes them over. For seeds with an optimiser of their own, build it from their groups and let that one follow.
+        share_groups: a seed whose slot has no group of its own joins the group of its neighbours. No scheduler notices, so this may be
+        called when there is one already.
         """
+        optimizer = innermost(optimizer)
         if self._follower is not None and self._follower.optimizer is optimizer:
             return
-        before, self._follower = self._follower, Follower(optimizer, self.host, self.slots, self._before_step)
+        before, self._follower = self._follower, Follower(optimizer, self.host, self.slots, self._before_step, share_groups)
         if before is not None:
             before.leave()
+
+    def unfollow(self) -> None:
+        """Take the seeds out of the optimiser that follows; nobody steps them from here on."""
+        if self._follower is not None:
+            self._follower.leave()
+            self._follower = None
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Groups to build an optimiser from: the host's, and one for each slot, empty while it has no seed."""
@@ -354,16 +438,33 @@ class Growable(nn.Module):
         for parameters, norm in self._each_norm():
             nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
 
+    def set_seeds_aside(self) -> None:
+        """From here to the step of the optimiser that follows, the seeds' gradients are out of sight: whoever clips all parameters together
+        does not let a seed scale the host's step."""
+        seeds = [p for slot in self.slots.values() for p in slot.seed_parameters()]
+        self._aside = [(p, p.grad) for p in seeds if p.grad is not None]
+        for parameter, _ in self._aside:
+            parameter.grad = None
+
     def _each_norm(self, scale: Scale | None = None) -> list[tuple[list[nn.Parameter], Tensor]]:
         self._measured = True
         if self._figures is not None:
             self._figures = None
-        metered = [(self.host_meter, list(self.host.parameters()))]
-        metered += [(slot.meter, slot.learning_parameters()) for slot in self.slots.values() if slot.state.stage in OCCUPIED]
-        norms = [(parameters, meter.add(parameters, scale)) for meter, parameters in metered if parameters]
+        own = list(self.host.parameters())
+        host = self.host_meter.add(own, scale) if own else None
+        norms = [(own, host)]
+        for slot in self.slots.values():
+            parameters = slot.learning_parameters() if slot.state.stage in OCCUPIED else []
+            if parameters:
+                norms.append((parameters, slot.meter.add(parameters, scale)))
         return [(parameters, norm) for parameters, norm in norms if norm is not None]
 
     def _before_step(self, scale: Scale | None) -> None:
+        for parameter, gradient in self._aside:
+            parameter.grad = gradient
+        self._aside = []
+        if self.ranks is not None:
+            self.ranks.check_reduced(self.slots)
         self._frozen = [norm for norm in self._norms if not norm.training]
         self._figures = None
         if not self._measured and any(slot.state.stage in LIVE for slot in self.slots.values()):
@@ -375,23 +476,28 @@ class Growable(nn.Module):
 
         The loss feels each of these seeds at its target alpha; only they get gradients, added to their `.grad`. Batch norms use their
         running statistics, so that a seed learns what it will be judged by in a trial. Buffers and random streams are left as they were.
+        Under DistributedDataParallel `closure` runs this model, not the wrapper, and the gradients are reduced over the ranks.
         None when no seed is in TRAINING.
         """
         training = [slot for slot in self.slots.values() if slot.state.stage is Stage.TRAINING]
         if not training:
             return None
-        with untouched(self.host), modes_kept(self.host), self.trial(*(slot.id for slot in training)):
+        with untouched(self.host), modes_kept(self.host), unwatched(self.ranks), self.trial(*(slot.id for slot in training)):
             for norm in tracked_norms(self.host):
                 norm.training = False
             loss = closure()
             parameters = [p for slot in training for p in slot.seed_parameters() if p.requires_grad]
             # Inside, because a host that recomputes its activations runs its forward pass again here.
-            grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+            grads: Sequence[Tensor | None] = torch.autograd.grad(loss, parameters, allow_unused=True)
+        if self.ranks is not None:
+            grads = self.ranks.mean(parameters, grads)
         for parameter, grad in zip(parameters, grads, strict=True):
-            if grad is not None and parameter.grad is None:
+            if grad is None:
+                continue
+            if parameter.grad is None:
                 # In the parameter's own memory layout, which a channels-last host's gradients do not have and fused optimisers ask for.
                 parameter.grad = torch.empty_like(parameter).copy_(grad)
-            elif grad is not None:
+            else:
                 parameter.grad += grad
         return loss.detach()
 
@@ -462,16 +568,20 @@ class Growable(nn.Module):
         or (inputs, targets), from which the batch norms of what is harvested get their statistics; by default the Gardener's, if it has
         one. This model keeps its own.
         """
-        if live not in ("drop", "keep"):
-            raise ConfigError(f'live is "drop" or "keep", found {live!r}')
+        kept = self.kept_by(live)
         loader = self.reference if recalibrate is None else recalibrate
         if loader is not None:
             check_loader(loader)
-        kept = self.at(*BLENDED) if live == "keep" else self.at(Stage.FOSSILIZED)
         if loader is None or not self.learning_norms():
             return harvest(self, kept)
         with self.showing(kept), self.recalibrated(self.reference_inputs(loader, HARVEST_SAMPLES)):
             return harvest(self, kept)
+
+    def kept_by(self, live: str) -> list[str]:
+        """Ids of the slots whose seeds a harvest keeps, in order: fossils, and with live="keep" whatever is blended in."""
+        if live not in ("drop", "keep"):
+            raise ConfigError(f'live is "drop" or "keep", found {live!r}')
+        return self.at(*BLENDED) if live == "keep" else self.at(Stage.FOSSILIZED)
 
     def release(self) -> nn.Module:
         """Take the slots off the host and give it back as it was. This model cannot be used afterwards."""
@@ -484,7 +594,10 @@ class Growable(nn.Module):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load the state of such a model at any moment of its growth, whatever has grown here. Checked whole before anything changes."""
         check_state(self, state_dict, strict)
-        return super().load_state_dict(state_dict, strict, assign)
+        # Names were checked above, all of them. torch would refuse what a host puts into its state dict besides tensors and extra state.
+        found = super().load_state_dict(state_dict, strict=False, assign=assign)
+        known = self.state_dict().keys()
+        return type(found)(found.missing_keys, [name for name in found.unexpected_keys if name not in known])
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         if prefix:  # loaded as a part of some other module, which does not call load_state_dict here
@@ -497,9 +610,29 @@ class Growable(nn.Module):
         super()._apply(fn, recurse)
         return self
 
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        # Its class is made, not written down where a pickle could find it.
+        return rebuild, self.made_from, self.__getstate__()
+
     def __getstate__(self) -> dict[str, Any]:
-        # A copy starts without an optimiser and a loader, which belong to the original, and compiles for itself.
-        return {**self.__dict__, "_follower": None, "_entries": {}, "_figures": None, "reference": None}
+        # A copy starts without an optimiser, a loader and other ranks, which belong to the original, and compiles for itself.
+        own: dict[str, Any] = {"_follower": None, "_ranks": None, "_aside": [], "_entries": {}, "_figures": None, "reference": None}
+        return {**self.__dict__, **own}
+
+
+def growable_in(model: object) -> Growable:
+    """The one Growable that a model is or holds: inside DistributedDataParallel, what torch.compile returns, a LightningModule."""
+    if isinstance(model, Growable):
+        return model
+    what = "growth needs an esper.Growable"
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"{what}, found {type(model).__name__}; wrap the model first")
+    found = {path: module for path, module in model.named_modules() if isinstance(module, Growable)}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    if found:
+        raise ConfigError(f"{what}, and {type(model).__name__} holds {len(found)} of them: {', '.join(found)}; expected one")
+    raise ConfigError(f"{what}, and {type(model).__name__} neither is nor holds one; wrap the model first")
 
 
 def _enter_host(host: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

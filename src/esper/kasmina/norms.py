@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase as Norm
 from torch.utils import _pytree as pytree
 
-from esper.kasmina.attach.probe import Example, batch_size, call, evaluating
+from esper.kasmina.attach.running import call, evaluating
+from esper.kasmina.attach.variation import Example, batch_size
 from esper.leyline.errors import ConfigError
 
 REFERENCE_SAMPLES = 256

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from esper.kasmina.blending import ADDITIVE, Gating, graft, isolated
 from esper.kasmina.blueprints import Seed, SlotShape, build
 from esper.kasmina.gradients import SUMS, GradientMeter, gradient_ratio, gradient_stats
+from esper.kasmina.layout import Layout
+from esper.kasmina.outputs import Holder, replaced
 from esper.kasmina.seed_state import SeedState
 from esper.leyline.actions import Style
 from esper.leyline.codec import to_plain
@@ -69,14 +71,21 @@ class Place:
     shape: SlotShape
     example_shape: tuple[int, ...]
     """Shape of the features in the probe."""
+    layout: Layout
+    """Which of its axes is what."""
     dtype: torch.dtype
     device: torch.device
     position: float
     """0 for the first module called in the host's forward pass, 1 for the last."""
-    items: int | None = None
-    """Length of the module's output if it is a tuple or list, whose first item is the features; None for a tensor."""
-    container: type | None = None
-    """The class of that tuple or list."""
+    output: Holder | None = None
+    """Where the features are in the module's output; None for a tensor, which is them."""
+    calls: int = 1
+    """How often the module is called in one forward pass."""
+
+    @property
+    def seed_shape(self) -> tuple[int, ...]:
+        """Shape of the features in the probe as a seed sees them."""
+        return self.layout.arranged(self.example_shape)
 
 
 class Slot(nn.Module):
@@ -111,24 +120,27 @@ class Slot(nn.Module):
             return None
         if isinstance(output, Tensor):
             return self.blend(output)
-        items = (self.blend(output[0]), *output[1:])
-        return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
+        return replaced(output, output[0], self.blend(output[0]))
 
     def blend(self, h: Tensor) -> Tensor:
         """The features that the host sees in place of h."""
         assert self.seed is not None, f"slot {self.id} has form {self.form} and no seed"
         if self.form is Form.ISOLATED:
-            s = self.seed(h if self.isolation == "none" else h.detach())
+            layout = self.place.layout
+            s = layout.restore(self.seed(layout.arrange(h if self.isolation == "none" else h.detach())), h)
             return isolated(h, s, pull=self.isolation == "boost")
         alpha: Tensor | float = self.alpha
         if self.form is Form.FOSSIL:
             alpha = 1.0
         elif self.form is Form.TRIAL:
             alpha = self.state.alpha_target
-        out = graft(h, self.seed, self.gating, self.state.style, alpha).to(h.dtype)
+        out = graft(h, self.seed, self.gating, self.state.style, alpha, self.place.layout).to(h.dtype)
         if self.share is None:
             return out
-        return torch.where(self.share.view(-1, *[1] * (h.dim() - 1)), out, h)  # (B,) as (B, 1, ..., 1)
+        batch = self.place.layout.batch
+        # (B,) as (B, 1, ..., 1); a sample may have several rows, as the windows of an image.
+        share = self.share.repeat_interleave(h.shape[batch] // len(self.share))
+        return torch.where(share.view([-1 if axis == batch else 1 for axis in range(h.dim())]), out, h)
 
     def settle(self) -> None:
         """Bring the forward form and alpha's tensor in line with the record."""
@@ -243,7 +255,7 @@ class Slot(nn.Module):
         if found is None:
             return {}
         ratio = None if host is None else gradient_ratio(found, host, self.size(), host_parameters)
-        return {"gradients": found, "gradient_ratio": ratio}
+        return {"gradients": found, "gradient_ratio": ratio, "host_gradient": None if host is None else host.norm}
 
     # Saving and loading
 

@@ -44,7 +44,8 @@ def check_state(model: Growable, state: Mapping[str, Any], strict: bool) -> None
             if name not in expected:
                 raise StateError(f"the state dict holds {name!r}, which this model does not have; {nearest(name, expected)}")
     for name, value in expected.items():
-        if name not in state or name.endswith("_extra_state"):
+        # A module may keep extra state of any kind, and a host may put into its state dict whatever it likes.
+        if name not in state or name.endswith("_extra_state") or not isinstance(value, Tensor):
             continue
         found = state[name]
         if not isinstance(found, Tensor):

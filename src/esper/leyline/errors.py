@@ -78,6 +78,11 @@ class DeviceError(EsperError):
     """A device or precision that this machine does not have."""
 
 
+class RankError(EsperError):
+    """Processes that train one model together and are no longer at the same point, or with the same model; or a way to train together
+    under which nothing can grow."""
+
+
 class LearningError(EsperError):
     """Learning that went out of bounds: a loss, a gradient or what a policy says is not finite any more."""
 

@@ -84,6 +84,8 @@ class GradientStats:
 
 
 VANISHING_NORM = 1e-7
+SMALL_NORM = 1e-4
+"""Below this norm of a whole seed's gradient, a tensor of it that is below VANISHING_NORM is no smaller than the rest."""
 EXPLODING_NORM = 10.0
 
 
@@ -108,6 +110,8 @@ class SeedRecord:
     """None until a training step was measured."""
     gradient_ratio: float | None = None
     """(|g_seed| / |g_host|) * sqrt(P_host / P_seed), at most 10."""
+    host_gradient: float | None = None
+    """Mean norm of the host's gradient in the same epoch, which the gates hold the seed's against."""
     contribution: float | None = None
     """Val accuracy with the seed minus without, in points; None until measured."""
     contribution_error: float | None = None

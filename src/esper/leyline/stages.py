@@ -21,6 +21,13 @@ class Stage(IntEnum):
     EMBARGOED = 9
     RESETTING = 10
 
+    def __str__(self) -> str:
+        return self.name
+
+    def __format__(self, spec: str) -> str:
+        # As text, so that f-strings and print agree; its number is stage.value.
+        return format(self.name, spec)
+
 
 TRANSITIONS: dict[Stage, frozenset[Stage]] = {
     Stage.UNKNOWN: frozenset(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import warnings
@@ -9,15 +10,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
-from torch import Tensor, optim
+from torch import Tensor, nn, optim
 
 from esper.kasmina import Growable
-from esper.kasmina.attach.probe import Example, call, evaluating
+from esper.kasmina.attach.running import call, evaluating
+from esper.kasmina.attach.variation import Example
+from esper.kasmina.growable import growable_in
 from esper.kasmina.norms import check_loader
-from esper.leyline.actions import Decision
+from esper.kasmina.optimizer_groups import innermost
+from esper.leyline.actions import Decision, Op
 from esper.leyline.codec import from_plain, to_plain
 from esper.leyline.config import load
 from esper.leyline.errors import ConfigError, StateError
@@ -34,6 +38,10 @@ from esper.tamiyo import Controller, Rules
 from esper.tamiyo.policy.policy_controller import PolicyController
 from esper.tolaria.storage.runs import RunFolder
 from esper.tolaria.training.validation import Score, measured, wanted_of
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 OPEN_END = 100
 """Epochs that are assumed to lie ahead when the length of training is not given."""
@@ -83,7 +91,8 @@ class GardenerConfig:
 class Gardener:
     """Grows a model inside a training loop that it does not own.
 
-    model: a Growable. optimizer: the loop's optimiser; it follows the growth from here on.
+    model: a Growable, or what it was wrapped in: DistributedDataParallel, what torch.compile or accelerate made of it.
+    optimizer: the loop's optimiser, as accelerate prepared it or not; it follows the growth from here on.
     policy: a controller's name (wait, random, fixed, heuristic), the path of a trained policy's file, or a Controller.
     evaluate: called with the model, in eval mode and without gradients; returns validation accuracy in points, or an Evaluation
     with the loss as well, or with a score that is no accuracy. It is called several times per epoch: once as the network is, and once for
@@ -99,11 +108,15 @@ class Gardener:
     loop; with a run also trackers by their names ("tensorboard", "wandb", "mlflow").
 
     Where evaluate raises, nothing has happened: the same step can be taken again.
+
+    Under DistributedDataParallel every rank has a Gardener of the same settings, made after the model was wrapped, and takes the same
+    steps. evaluate is called on every rank, so it may hold collectives; the figures of rank 0 count, and what rank 0 decides happens on
+    all. Rank 0 alone records.
     """
 
     def __init__(
         self,
-        model: Growable,
+        model: nn.Module,
         optimizer: optim.Optimizer,
         *,
         policy: str | os.PathLike[str] | Controller = "heuristic",
@@ -117,8 +130,7 @@ class Gardener:
         run: str | os.PathLike[str] | None = None,
         sinks: Sequence[Sink | str] = (),
     ) -> None:
-        if not isinstance(model, Growable):
-            raise ConfigError(f"a Gardener tends an esper.Growable, found {type(model).__name__}; wrap the model first")
+        model = growable_in(model)
         if not isinstance(optimizer, optim.Optimizer):
             raise ConfigError(f"optimizer is the torch.optim.Optimizer that the loop steps, found {type(optimizer).__name__}")
         if not callable(evaluate):
@@ -134,6 +146,7 @@ class Gardener:
         _check_count("classes", classes, 2)
         if not isinstance(rent, int | float) or not 0.0 <= rent <= MOST_RENT:
             raise ConfigError(f"rent is {rent!r}; expected points for a network that grows sixteenfold, from 0 to {MOST_RENT:g}")
+        optimizer = innermost(optimizer)
         self.controller, rules = controller_for(policy), Rules(max_seeds=max_seeds)
         model.follow(optimizer)
         self.model, self.optimizer, self.evaluate = model, optimizer, evaluate
@@ -162,9 +175,9 @@ class Gardener:
             classes=classes,
             seed=seed,
         )
-        self.folder = None if run is None else _folder(Path(run), self.config)
+        self.folder = None if run is None or not self._leads() else _folder(Path(run), self.config)
         journal = None if self.folder is None else JsonlSink(self.folder.events)
-        self.hub = Hub(journal, [_queued(each, self.folder) for each in sinks])
+        self.hub = Hub(journal, [_queued(each, self.folder) for each in sinks] if self._leads() else [], log=_remark)
 
     def step(self, *, train_loss: float = float("nan"), train_accuracy: float = float("nan")) -> Entry:
         """After an epoch of training: measure, decide, act. The train figures are optional; a policy that sees them knows more."""
@@ -176,9 +189,14 @@ class Gardener:
             raise
         observation = self.episode.look(report)
         while_training = self.drain()
-        decision, self.memory = self.controller.decide(observation, self.memory)
+        ranks, memory = self.model.ranks, self.memory
+
+        def decide() -> tuple[Decision, Any]:
+            return self.controller.decide(observation, memory)
+
+        decision, self.memory = decide() if ranks is None else ranks.from_first("the decision", decide)
         step = self.episode.carry_out(observation, decision)
-        if self.hub.on:
+        if self.hub.on and self._leads():
             self._begin()
             self.hub.emit(hosts_trained({0: report}), epoch=self.epoch)
             seen = [observed(observation)] if self.hub.observes else []
@@ -186,6 +204,11 @@ class Gardener:
                 self.hub.emit(event, host=0, epoch=self.epoch)
             self.hub.emit(RoundFinished(round=self.epoch, rounds=self._budget()))
             self.hub.flush()
+        if ranks is not None:
+            # Known to all, so that each has the same state to save.
+            position = ranks.from_first("the record", self.hub.position)
+            if not ranks.leads:
+                self.hub.restore(position)
         entry = Entry(
             epoch=self.epoch,
             accuracy=report.val_accuracy,
@@ -196,7 +219,9 @@ class Gardener:
             stages={seed.slot: seed.stage.name for seed in self.model.reports()},
         )
         self.history.append(entry)
-        self._warn(report)
+        if self._leads():
+            LOG.log(logging.DEBUG if entry.decision.op is Op.WAIT else logging.INFO, "%s", entry)
+            self._warn(report)
         return entry
 
     def finish(self) -> None:
@@ -282,15 +307,17 @@ class Gardener:
 
     def _report(self, train_loss: float, train_accuracy: float) -> tuple[EpochReport, str]:
         """What there is to report of the epoch, and the score of the network as it is in words."""
-        model = self.model
-        reference = model.reference_inputs(model.reference) if model.reference is not None and model.learning_norms() else []
+        model, ranks = self.model, self.model.ranks
+        if ranks is not None:
+            ranks.verify(model, model.slots, f"after epoch {self.epoch}")
+        reference = self._together("recalibrate", self._reference)
         wanted = wanted_of(model)
         evaluated = {on: self._evaluate(on, reference) for on in wanted}
         scores = {on: score for on, (score, _) in evaluated.items()}
         samples = {None if score.hits is None else len(score.hits) for score in scores.values()}
         if len(samples) > 1:
             raise ConfigError(f"an Evaluation's correct has the same samples every time, found {', '.join(map(str, samples))} of them")
-        model.cache_figures()
+        model.cache_figures(None if ranks is None else ranks.first("the figures", lambda: model.figures().tolist()))
         found = measured(model, scores)
         report = EpochReport(
             **found,
@@ -310,7 +337,21 @@ class Gardener:
             rollbacks=0,
             rent=self.rent,
         )
-        return report, evaluated[wanted[0]][1]
+        shown = evaluated[wanted[0]][1]
+        return (report, shown) if ranks is None else ranks.first("the report", lambda: (report, shown))
+
+    def _reference(self) -> list[Example]:
+        """Inputs that batch norms are made anew from; none where there is nothing to make or to make it from."""
+        model = self.model
+        return model.reference_inputs(model.reference) if model.reference is not None and model.learning_norms() else []
+
+    def _leads(self) -> bool:
+        """Whether this process is the one that records and warns: the only one, or rank 0."""
+        return self.model.ranks is None or self.model.ranks.leads
+
+    def _together(self, what: str, make: Callable[[], T]) -> T:
+        """What `make` gives; where it raises on one rank, all raise."""
+        return make() if self.model.ranks is None else self.model.ranks.each(what, make)
 
     def _budget(self) -> int:
         """Epochs there are in all. Whoever trains for longer than planned is at the end: what pays is kept, nothing new begins."""
@@ -320,8 +361,14 @@ class Gardener:
         """The user's evaluation of one configuration. Everyone gets the same random numbers, and the loop's go on as if none were drawn."""
         model = self.model
         devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
-        with torch.random.fork_rng(devices=devices), model.showing(on), model.recalibrated(reference), evaluating(model):
-            return self.scoring.score(self.evaluate(model))
+
+        def evaluate() -> tuple[tuple[Score, str], float | None]:
+            with torch.random.fork_rng(devices=devices), model.showing(on), model.recalibrated(reference), evaluating(model):
+                return self.scoring.score(self.evaluate(model)), self.scoring.scale
+
+        ranks = model.ranks
+        found, self.scoring.scale = evaluate() if ranks is None else ranks.first("evaluate", evaluate)
+        return found
 
     def _isolation(self) -> str:
         return str(next(iter(self.model.slots.values())).isolation)
@@ -403,6 +450,11 @@ def _folder(path: Path, config: GardenerConfig) -> RunFolder:
         folder.close()
         raise ConfigError(f"the run {path} was recorded by a gardener with other settings; name a new folder")
     return folder
+
+
+def _remark(text: str) -> None:
+    """Tell people about a sink or a disk that fails; a log may lead nowhere."""
+    warnings.warn(text, stacklevel=2)
 
 
 def _queued(sink: Sink | str, folder: RunFolder | None) -> QueuedSink:

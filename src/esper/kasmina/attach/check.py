@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +11,11 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from esper.kasmina.attach.places import Proposal, find_slots
-from esper.kasmina.attach.probe import Example, call, probe, untouched
+from esper.kasmina.attach.running import call, untouched
+from esper.kasmina.attach.survey import probe
+from esper.kasmina.attach.variation import Example
 from esper.kasmina.blueprints import names
+from esper.kasmina.copying import copied
 from esper.kasmina.growable import Growable
 from esper.leyline.errors import EsperError
 from esper.leyline.reports import GateConfig
@@ -24,22 +26,24 @@ class Check:
     """One property of a model and whether it holds."""
 
     name: str
-    passed: bool
+    passed: bool | None
+    """None where the bare model cannot do it either, so that nothing can be said of growing."""
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class Growability:
-    """What check_growable found. Prints as a table; true when every check passed."""
+    """What check_growable found. Prints as a table; true when no check failed."""
 
     slots: tuple[Proposal, ...]
     checks: tuple[Check, ...]
 
     def __bool__(self) -> bool:
-        return all(check.passed for check in self.checks)
+        return all(check.passed is not False for check in self.checks)
 
     def __str__(self) -> str:
-        lines = [f"{'ok  ' if c.passed else 'FAIL'} {c.name}: {c.detail}" for c in self.checks]
+        marks = {True: "ok  ", False: "FAIL", None: "--  "}
+        lines = [f"{marks[c.passed]} {c.name}: {c.detail}" for c in self.checks]
         return "\n".join([*lines, *(f"     slot {p}" for p in self.slots)])
 
 
@@ -54,16 +58,19 @@ def check_growable(model: nn.Module, example: Example, slots: list[str] | None =
     def run(name: str, test: Callable[[], str]) -> bool:
         try:
             checks.append(Check(name, True, test()))
+        except _BareModelCannotError as error:
+            checks.append(Check(name, None, str(error)))
         except (EsperError, AssertionError) as error:
             checks.append(Check(name, False, str(error)))
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             checks.append(Check(name, False, f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"))
-        return checks[-1].passed
+        return checks[-1].passed is not False
 
     def places() -> str:
-        proposals.extend(find_slots(model, example) if slots is None else _given(model, example, slots))
-        assert proposals, "no module of the model can carry a slot"
+        found = find_slots(model, example) if slots is None else _given(model, example, slots)
+        assert found, str(found)
+        proposals.extend(found)
         return f"{len(proposals)} places for slots"
 
     if run("places", places):
@@ -74,25 +81,31 @@ def check_growable(model: nn.Module, example: Example, slots: list[str] | None =
             grown: list[Growable] = []
             if run("growth", lambda: _check_growth(model, example, paths, grown)):
                 run("harvest", lambda: _check_harvest(grown[0]))
-                run("export", lambda: _check_export(grown[0], example))
+                run("export", lambda: _check_export(model, grown[0], example))
     return Growability(tuple(proposals), tuple(checks))
+
+
+class _BareModelCannotError(Exception):
+    """The model without slots cannot do what is asked either."""
 
 
 def _given(model: nn.Module, example: Example, slots: list[str]) -> list[Proposal]:
     places = probe(model, example, slots, causal=True, topology={})
-    return [Proposal(p.path, p.shape.topology, p.shape.width, p.example_shape, "as you chose") for p in places.values()]
+    return [Proposal(p.path, p.shape.topology, p.shape.width, p.example_shape, p.layout.axes, "as you chose") for p in places.values()]
 
 
 def _check_copy(model: nn.Module) -> str:
-    copied = copy.deepcopy(model)
-    assert len(copied.state_dict()) == len(model.state_dict()), "a deep copy has other parameters than the model"
+    again = copied(model)
+    assert len(again.state_dict()) == len(model.state_dict()), "a deep copy has other parameters than the model"
     return "the model can be copied"
 
 
 def _check_identical(model: nn.Module, example: Example, paths: list[str], train: bool) -> str:
     """Outputs and gradients with slots against those without, bit for bit."""
-    bare, grown = copy.deepcopy(model), _growable(model, example, paths, germinate=train)
-    expected, found = _step(bare, bare, example), _step(grown, grown.host, example)
+    bare, again, grown = copied(model), copied(model), _growable(model, example, paths, germinate=train)
+    expected, repeated, found = _step(bare, bare, example), _step(again, again, example), _step(grown, grown.host, example)
+    if not all(torch.equal(value, repeated[name]) for name, value in expected.items()):
+        raise _BareModelCannotError("the model gives other numbers each time from the same random state; there is nothing to compare")
     for (name, a), (_, b) in zip(expected.items(), found.items(), strict=True):
         assert torch.equal(a, b), f"{name} differs by {float((a - b).abs().max()):.2e} from the bare model's"
     return f"outputs and {len(expected)} tensors of output and gradient are bit-identical" + (" while seeds train" if train else "")
@@ -117,20 +130,28 @@ def _check_growth(model: nn.Module, example: Example, paths: list[str], into: li
 
 def _check_harvest(grown: Growable) -> str:
     plain = grown.harvest()
-    copy.deepcopy(plain).load_state_dict(plain.state_dict())
+    copied(plain).load_state_dict(plain.state_dict())
     return "the grown network is a plain module with equal outputs"
 
 
-def _check_export(grown: Growable, example: Example) -> str:
-    plain = grown.harvest().eval()
-    args = () if isinstance(example, dict) else tuple(example) if isinstance(example, (tuple, list)) else (example,)
-    torch.export.export(plain, args, example if isinstance(example, dict) else None)
+def _check_export(model: nn.Module, grown: Growable, example: Example) -> str:
+    try:
+        _export(copied(model), example)
+    except Exception as error:
+        reason = str(error).strip().split("\n", 1)[0]
+        raise _BareModelCannotError(f"torch.export does not take the model as it is ({type(error).__name__}: {reason})") from error
+    _export(grown.harvest(), example)
     return "torch.export takes the grown network"
+
+
+def _export(model: nn.Module, example: Example) -> None:
+    args = () if isinstance(example, dict) else tuple(example) if isinstance(example, (tuple, list)) else (example,)
+    torch.export.export(model.eval(), args, example if isinstance(example, dict) else None)
 
 
 def _growable(model: nn.Module, example: Example, paths: list[str], *, germinate: bool) -> Growable:
     """A copy of the model with slots, and with a seed in TRAINING in each if so asked."""
-    grown = Growable(copy.deepcopy(model), paths, example, gates=GateConfig(strict=False, min_training_epochs=0, min_gradient_health=0.0))
+    grown = Growable(copied(model), paths, example, gates=GateConfig(strict=False, min_training_epochs=0, min_gradient_health=0.0))
     if germinate:
         for report in grown.reports():
             grown.germinate(report.slot, names(report.topology)[-1], tempo=1)

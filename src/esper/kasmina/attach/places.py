@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from esper.kasmina.attach.probe import Example, Sighting, examine, features_of, last_order, sight
-from esper.kasmina.harvest import can_be_harvested
+from esper.kasmina.attach.graph import Role
+from esper.kasmina.attach.sighting import Sighting, features_of, last_order
+from esper.kasmina.attach.survey import Survey
+from esper.kasmina.attach.variation import Example
 from esper.kasmina.slot import Place
+from esper.kasmina.trial import unharvestable
 from esper.leyline.reports import Topology
 
 DROPOUT = nn.modules.dropout._DropoutNd
+LARGE = 0.6
+"""A block with more than this share of the model's layers is taken apart, if there are blocks inside it."""
+LARGE_STAGE = 0.4
+"""The same for a block that repeats one kind of block inside it, as a stage does."""
+LONGEST_GAP = 0.6
+"""A longer share of the forward pass without a place is filled with the ends of layers."""
+NO_SAMPLES = "its output does not depend on the samples, as that of a table of positions"
+MASKED = -1e4
+"""Additive attention masks hold nothing but zeros and values below this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,77 +40,221 @@ class Proposal:
     width: int
     shape: tuple[int, ...]
     """Shape of the features for the example input."""
+    axes: str
+    """Which axis of them is what: B the batch, C the features; see `esper.kasmina.layout`."""
     reason: str
 
     def __str__(self) -> str:
         return f"{self.path}: {self.topology} of width {self.width}, {self.reason}"
 
 
-def find_slots(model: nn.Module, example: Example, *, causal: bool = True) -> list[Proposal]:
-    """Good places for slots, in the order of the forward pass; an empty list when there is none.
+class Proposals(list[Proposal]):
+    """Places for slots, in the order of the forward pass, and for every other module why it is none of them."""
 
-    Blocks are preferred: the outermost modules that hold others, are called once, and do not give the model's own output.
-    Without such blocks, or inside a lone chain of layers, a place is behind a layer and its norm and activation. Each place has
-    been tried: the model runs with a plain module in its stead, so what grows there can be harvested.
+    def __init__(self, proposals: Iterable[Proposal], rejected: Mapping[str, str]) -> None:
+        super().__init__(proposals)
+        self.rejected = dict(rejected)
+        """Path of each module that is not proposed, and the reason."""
+
+    def __str__(self) -> str:
+        if not self:
+            return self.why_none()
+        return "\n".join(map(str, self))
+
+    def why_none(self) -> str:
+        """Why nothing is proposed: the commonest reasons, each with a module that it holds for."""
+        kinds: dict[str, list[str]] = {}
+        for path, reason in self.rejected.items():
+            kinds.setdefault(reason, []).append(path)
+        common = sorted(kinds.items(), key=lambda kind: -len(kind[1]))[:3]
+        told = "; ".join(f"{paths[0]!r}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''}: {reason}" for reason, paths in common)
+        return f"no place for a slot was found among {len(self.rejected)} modules" + (f" ({told})" if told else "")
+
+
+def find_slots(model: nn.Module, example: Example, *, causal: bool = True) -> Proposals:
+    """Good places for slots, in the order of the forward pass; `.rejected` of what is returned says why each other module is none.
+
+    Blocks are preferred: the outermost modules that hold others and whose features further layers work on; a block that is most of the
+    model is taken apart into those inside it. Without blocks, or where they leave much of the forward pass without a place, a place is
+    behind a layer and its norm and activation. Each place has been tried: what grows there can be harvested.
     """
-    sightings, output = sight(model, example)
-    usable = _usable(sightings, output, example, causal)
-    blocks = _outermost(path for path in usable if _is_block(sightings[path].module))
-    if len(blocks) == 1:  # a lone wrapper around the whole trunk: look inside
-        inner = [path for path in usable if path.startswith(blocks[0] + ".")]
-        deeper = _outermost(path for path in inner if _is_block(sightings[path].module))
-        blocks = deeper or blocks
-    layers = [path for path in _layers(usable, sightings) if not blocks or path.startswith(_lone_chain(blocks, sightings))]
-    ends = [features_of(sightings[block]) for block in blocks]
-    chosen = [*blocks, *(path for path in layers if not any(_is_same(features_of(sightings[path]), end) for end in ends))]
-    chosen.sort(key=lambda path: sightings[path].order)
-    kept = [usable[path] for path in chosen]
-    if not can_be_harvested(model, example, kept):  # all at once if that works, else one by one
-        kept = [place for place in kept if can_be_harvested(model, example, [place])]
-    return [_propose(place, sightings[place.path], block=place.path in blocks) for place in kept]
+    survey = Survey(model, example)
+    seen = survey.sightings
+    usable, rejected = _usable(survey, causal)
+    blocks = _without_parts_of_heads(_blocks(usable, seen), [path for path in rejected if survey.role(path) is Role.HEAD], seen)
+    ends = [features_of(seen[block].output) for block in blocks]
+    layers = [path for path in _layers(usable, seen) if not any(_is_same(features_of(seen[path].output), end) for end in ends)]
+    repeated = _outermost(path for path in usable if seen[path].calls > 1 and _is_block(seen[path].module))
+    found = [*blocks, *_where_blocks_are_missing(blocks, layers, repeated, seen)] or _outermost(usable)
+    chosen = sorted(found, key=lambda path: seen[path].order)
+    refused = unharvestable(model, example, [usable[path] for path in chosen])
+    kept = [path for path in chosen if path not in refused]
+    rejected |= refused
+    rejected |= {path: _why_not(path, kept, seen) for path in usable if path not in kept and path not in refused}
+    proposals = [_propose(usable[path], seen[path]) for path in kept]
+    return Proposals(proposals, {path: rejected[path] for path in seen if path in rejected})
 
 
-def _usable(sightings: Mapping[str, Sighting], output: Any, example: Example, causal: bool) -> dict[str, Place]:
-    """Every place that could carry a slot, the head apart: growing there means changing the answer itself."""
-    last = last_order(sightings)
-    ends = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
-    ends += [features_of(s) for s in sightings.values() if s.order == last]  # a softmax may still follow
-    usable = {}
-    for path, seen in sightings.items():
-        place = examine(sightings, path, example, causal=causal, stated=None)
-        if isinstance(place, Place) and not any(_is_same(features_of(seen), end) for end in ends):
+def _usable(survey: Survey, causal: bool) -> tuple[dict[str, Place], dict[str, str]]:
+    """Every place where growing makes sense, and for all other modules why not."""
+    usable: dict[str, Place] = {}
+    rejected: dict[str, str] = {}
+    unmoved: dict[str, Place] = {}
+    first = min((s.order for s in survey.sightings.values() if s.calls and _has_weights(s)), default=0)
+    last = last_order(survey.sightings)
+    ends = [leaf for leaf in pytree.tree_leaves(survey.output) if isinstance(leaf, Tensor)]
+    ends += [features_of(s.output) for s in survey.sightings.values() if s.order == last]  # a softmax may still follow
+    for path, seen in survey.sightings.items():
+        place = survey.examine(path, causal=causal)
+        if isinstance(place, str):
+            rejected[path] = place
+            continue
+        features = features_of(seen.output)
+        reason = "no weight comes before it: it hands on the input" if seen.order < first else _senseless(survey, path, features, place)
+        if not reason and survey.role(path) is not Role.HIDDEN and any(_is_same(features, end) for end in ends):
+            reason = "it gives the model's output; whatever grows there changes the answer itself"
+        if reason:
+            rejected[path] = reason
+            if reason is NO_SAMPLES:
+                unmoved[path] = place
+        else:
             usable[path] = place
-    return usable
+    if not usable:  # a network whose signal vanishes altogether is as good as one that does not see its input
+        usable, rejected = unmoved, {path: reason for path, reason in rejected.items() if path not in unmoved}
+    return usable, rejected
+
+
+def _senseless(survey: Survey, path: str, features: Tensor, place: Place) -> str:
+    """Why a slot would work there and make no sense; empty when it would."""
+    role = survey.role(path)
+    if role is Role.HEAD:
+        return "it gives the model's output, without any weight behind it; whatever grows there changes the answer itself"
+    if role is Role.DEAD:
+        return "the model's output does not depend on it, so no gradient would arrive"
+    if not survey.depends(path):
+        return NO_SAMPLES
+    if not bool(features.isfinite().all()):
+        return "its output is not finite everywhere, as that of a mask"
+    if bool((features <= 0).all()) and float(features.min()) < MASKED:
+        return "its output is a mask"
+    sums = features.sum(place.layout.channels, dtype=torch.float32)
+    if bool((features >= 0).all()) and bool(((sums - 1.0).abs() < 1e-3).all()):
+        return "its output is a distribution: each sums to one, and would no longer"
+    return ""
+
+
+def _blocks(usable: Mapping[str, Place], seen: Mapping[str, Sighting]) -> list[str]:
+    """The outermost blocks; those that are most of the model taken apart, as far as there are at least two inside."""
+    called_once = [path for path in usable if seen[path].calls == 1 and _is_block(seen[path].module)]
+    total = _total(seen)
+    waiting, kept = _outermost(called_once), []
+    alone = len(waiting) == 1
+    while waiting:
+        path = waiting.pop()
+        inside = _outermost(other for other in called_once if other.startswith(path + "."))
+        share = 1.0 if alone else seen[path].leaves / total
+        large = share > (LARGE_STAGE if _repeats(path, inside, seen) else LARGE)
+        # One block inside is the trunk, if it is most of this one.
+        if large and (len(inside) > 1 or (inside and seen[inside[0]].leaves > seen[path].leaves / 2)):
+            waiting += inside
+        else:
+            kept.append(path)
+        alone = False
+    return sorted(kept, key=lambda path: seen[path].order)
+
+
+def _total(seen: Mapping[str, Sighting]) -> int:
+    """Calls of modules with weights of their own in the whole model."""
+    return max(1, sum(s.calls for s in seen.values() if _has_weights(s)))
+
+
+def _has_weights(seen: Sighting) -> bool:
+    return any(True for _ in seen.module.parameters(recurse=False))
+
+
+def _repeats(path: str, inside: Sequence[str], seen: Mapping[str, Sighting]) -> bool:
+    """Whether most of a block is several blocks of one kind."""
+    layers: dict[type, list[int]] = {}
+    for other in inside:
+        layers.setdefault(type(seen[other].module), []).append(seen[other].leaves)
+    return any(len(each) > 1 and 2 * sum(each) > seen[path].leaves for each in layers.values())
+
+
+def _without_parts_of_heads(blocks: Sequence[str], heads: Collection[str], seen: Mapping[str, Sighting]) -> list[str]:
+    """The blocks less those inside one that gives the output, where others of its kind beside it are proposed whole."""
+
+    def is_last_of_its_kind(head: str) -> bool:
+        kind, beside = type(seen[head].module), _parent(head)
+        return any(_parent(block) == beside and type(seen[block].module) is kind for block in blocks)
+
+    last = [head for head in heads if is_last_of_its_kind(head)]
+    return [block for block in blocks if not any(block.startswith(head + ".") for head in last)]
+
+
+def _where_blocks_are_missing(
+    blocks: Sequence[str], layers: Sequence[str], repeated: Sequence[str], seen: Mapping[str, Sighting]
+) -> list[str]:
+    """The layers inside a lone chain of them, and what lies in a long part of the forward pass without any block: blocks that are called
+    several times or, where there is none, layers."""
+    lone = blocks[0] if len(blocks) == 1 and isinstance(seen[blocks[0]].module, nn.Sequential) else None
+    chain = [path for path in layers if lone and path.startswith(lone + ".")]
+    last = max(1, last_order(seen))
+    places = sorted([0, *(seen[path].order for path in (*blocks, *chain)), last])
+    small = [block for block in blocks if seen[block].leaves <= LARGE * _total(seen)]
+    layers = [path for path in layers if not any(path.startswith(block + ".") for block in small)]
+    found = list(chain)
+    for start, end in itertools.pairwise(places):
+        if not blocks or (end - start) / last > LONGEST_GAP:
+            between = [path for path in repeated if start < seen[path].order < end]
+            found += between or [path for path in layers if start < seen[path].order < end]
+    return found
+
+
+def _why_not(path: str, kept: Sequence[str], seen: Mapping[str, Sighting]) -> str:
+    """Why a usable place is not proposed."""
+    outer = next((other for other in kept if path.startswith(other + ".")), None)
+    if outer is not None:
+        return f"it is inside {outer!r}, which is proposed"
+    inner = [other for other in kept if other.startswith(path + ".")]
+    if inner:
+        return f"{len(inner)} places inside it are proposed"
+    if seen[path].calls > 1:
+        return f"it is called {seen[path].calls} times in one forward pass; a slot there would work on all of them"
+    return "there are better places near it"
 
 
 def _is_block(module: nn.Module) -> bool:
-    return isinstance(module, nn.RNNBase) or any(any(True for _ in child.parameters()) for child in module.children())
+    """Whether a module is made of others with weights; those that only make its own weight do not count."""
+    children = (child for name, child in module.named_children() if name != "parametrizations")
+    return isinstance(module, nn.RNNBase) or any(any(True for _ in child.parameters()) for child in children)
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:
     listed = list(paths)
-    return [path for path in listed if not any(path.startswith(other + ".") for other in listed)]
+    known = set(listed)
+    return [path for path in listed if not any(outer in known for outer in _above(path))]
 
 
-def _lone_chain(blocks: list[str], sightings: Mapping[str, Sighting]) -> str | tuple[str, ...]:
-    """What the paths of layers worth proposing begin with: those of a single Sequential, whose layers are called one after another."""
-    return blocks[0] + "." if len(blocks) == 1 and isinstance(sightings[blocks[0]].module, nn.Sequential) else ()
+def _above(path: str) -> Iterable[str]:
+    while "." in path:
+        path = _parent(path)
+        yield path
 
 
-def _layers(usable: Mapping[str, Place], sightings: Mapping[str, Sighting]) -> list[str]:
+def _layers(usable: Mapping[str, Place], seen: Mapping[str, Sighting]) -> list[str]:
     """For each layer with weights the last module beside it that norms or activates its features, or the layer itself."""
     ends: list[str] = []
     shape: tuple[int, ...] | None = None
-    called = [s for s in sightings.values() if s.calls == 1 and not any(True for _ in s.module.children())]
-    for seen in sorted(called, key=lambda s: s.order):
-        here = usable[seen.path].example_shape if seen.path in usable else None
-        if any(p.dim() > 1 for p in seen.module.parameters()):
-            ends.append(seen.path)
+    called = [s for s in seen.values() if s.calls == 1 and not _is_block(s.module)]
+    for each in sorted(called, key=lambda s: s.order):
+        here = usable[each.path].example_shape if each.path in usable else None
+        if any(p.dim() > 1 for p in each.module.parameters()):
+            ends.append(each.path)
             shape = here
-        elif here is None or here != shape or isinstance(seen.module, DROPOUT) or _parent(seen.path) != _parent(ends[-1]):
+        elif not ends or here is None or here != shape or isinstance(each.module, DROPOUT) or _parent(each.path) != _parent(ends[-1]):
             shape = None  # something else begins here; what follows is not this layer's
         else:
-            ends[-1] = seen.path
+            ends[-1] = each.path
     return [path for path in ends if path in usable]
 
 
@@ -104,11 +262,11 @@ def _parent(path: str) -> str:
     return path.rpartition(".")[0]
 
 
-def _propose(place: Place, seen: Sighting, *, block: bool) -> Proposal:
-    kind = type(seen.module).__name__
-    what = f"the end of a block ({kind})" if block else f"the end of a layer ({kind})"
-    reason = f"{what}, called once, {100 * place.position:.0f} % into the forward pass"
-    return Proposal(place.path, place.shape.topology, place.shape.width, place.example_shape, reason)
+def _propose(place: Place, seen: Sighting) -> Proposal:
+    what = f"the end of a {'block' if _is_block(seen.module) else 'layer'} ({type(seen.module).__name__})"
+    calls = "once" if seen.calls == 1 else f"{seen.calls} times"
+    reason = f"{what}, called {calls}, {100 * place.position:.0f} % into the forward pass"
+    return Proposal(place.path, place.shape.topology, place.shape.width, place.example_shape, place.layout.axes, reason)
 
 
 def _is_same(a: Any, b: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from esper.kasmina import Growable
 from esper.kasmina.blueprints import names, parameter_count
 from esper.leyline.actions import HEADS_FOR_OP, Decision, Head, Op, value_text
-from esper.leyline.errors import EsperError
+from esper.leyline.errors import EsperError, RankError
 from esper.leyline.events import AnyEvent, Decided, EpochFinished, Event, HostsTrained, Interaction, Observed, Refused, SeedMeasured
 from esper.leyline.observation import OBSERVATION
 from esper.leyline.reports import EpochReport, Topology
@@ -80,6 +80,8 @@ class Episode:
         try:
             observation.masks.check(decision)
             self.growing.model.act(decision)
+        except RankError:
+            raise  # nobody refused: the processes that train the model have lost each other
         except EsperError as error:
             refused = str(error)
             events.append(Refused(op=decision.op, slot=decision.slot, reason=refused))

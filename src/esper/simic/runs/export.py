@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from esper.kasmina import Growable
-from esper.kasmina.attach.probe import evaluating
+from esper.kasmina.attach.running import evaluating
 from esper.leyline.errors import ConfigError, HarvestError, RunError, unknown
 from esper.leyline.files import replace_file
 from esper.simic.growth.config import ControllerRunConfig

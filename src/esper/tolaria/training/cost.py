@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from esper.kasmina.attach.probe import untouched
+from esper.kasmina.attach.running import untouched
 from esper.tolaria.data import Data
 from esper.tolaria.tasks import Member
 from esper.tolaria.tasks.registry import Prepared

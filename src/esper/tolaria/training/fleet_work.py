@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from esper.kasmina.attach.probe import evaluating, modes_kept
+from esper.kasmina.attach.running import evaluating, modes_kept
 from esper.kasmina.norms import Norm, refit, tracked_norms
 from esper.kasmina.stacking.views import View
 from esper.tolaria.data import Split

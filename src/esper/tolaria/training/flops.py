@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from esper.kasmina import Growable
-from esper.kasmina.attach.probe import modes_kept, untouched
+from esper.kasmina.attach.running import modes_kept, untouched
 from esper.kasmina.counterfactuals import shown_as
 from esper.kasmina.slot import Form
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from esper.kasmina import Growable
-from esper.kasmina.attach.probe import modes_kept
+from esper.kasmina.attach.running import modes_kept
 from esper.kasmina.counterfactuals import Configuration, forms_showing
 from esper.kasmina.norms import HARVEST_SAMPLES
 from esper.kasmina.slot import Form

@@ -71,6 +71,11 @@ def check_fleet(host: Host) -> Checked:
     """Raise Unstackable, with the reason, unless hosts like this one can be in a fleet."""
     if host.config.compile:
         raise Unstackable("training.compile is set, and a fleet runs as written")
+    for slot in host.model.slots.values():
+        if not slot.place.layout.plain:
+            raise Unstackable(f"the features at slot {slot.id!r} lie as {slot.place.layout}, which only hosts one by one can arrange")
+        if slot.place.calls > 1:
+            raise Unstackable(f"the module at slot {slot.id!r} is called {slot.place.calls} times, which only hosts one by one can count")
     positions = torch.arange(CHECK_SAMPLES, device=host.split.x.device) % len(host.split)
     x, y = host.batch(positions, 0)
     checked = check_stackable(bare_host(host.model), x, [slot.place.path for slot in host.model.slots.values()])

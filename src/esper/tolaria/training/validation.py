@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper.kasmina import Growable
-from esper.kasmina.attach.probe import evaluating
+from esper.kasmina.attach.running import evaluating
 from esper.kasmina.counterfactuals import Configuration
 from esper.leyline.stages import BLENDED, LIVE, Stage
 from esper.tolaria.data import Split
