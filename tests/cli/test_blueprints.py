@@ -101,5 +101,5 @@ def test_help_imports_no_torch() -> None:
         ]
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "--topology NAME" in done.stdout
+    assert "--topology map2d|map1d|tokens|vector" in done.stdout
     assert done.stdout.endswith("False False\n")

@@ -101,6 +101,11 @@ def main(argv: list[str]) -> int:
     return 0 if len(report.benchmarks) == len(chosen) else EXIT_USAGE
 
 
+def parsers() -> dict[str, Parser]:
+    """The parsers of this command, by the word that chooses among them."""
+    return {"": _parser()}
+
+
 def _parser() -> Parser:
     parser = Parser(
         prog="esper benchmark",

@@ -6,6 +6,7 @@ import json
 import re
 import reprlib
 
+from esper.cli.flags import Parser
 from esper.cli.tables import Row, list_parser, print_rows
 from esper.leyline.errors import ConfigError, unknown
 from esper.leyline.plugins import origin
@@ -16,15 +17,7 @@ COLUMNS = ("topology", "name", "parameters", "from", "purpose")
 
 def main(argv: list[str]) -> int:
     """Run the command with its own arguments, print the list, and return 0."""
-    parser = list_parser(
-        "blueprints",
-        "List the blueprints: what can grow in a slot, what it is for, and how many parameters it adds.",
-        "topologies: map2d feature maps (B, C, H, W); map1d feature maps (B, C, T); tokens (B, T, d); vector (B, d)",
-        plugins="blueprints",
-    )
-    parser.add_argument("--topology", metavar="NAME", help="only those for this shape of features: " + ", ".join(Topology))
-    parser.add_argument("--width", metavar="N", default="32", help="channels or features of the slot, for the parameters (default: 32)")
-    arguments = parser.parse_args(argv)
+    arguments = _parser().parse_args(argv)
     topologies, width = _topologies(arguments.topology), _width(arguments.width)
     from esper.kasmina.blueprints import BLUEPRINTS, SlotShape, parameter_count  # torch, which `--help` need not wait for
     from esper.simic.plugins import load_plugins
@@ -47,6 +40,23 @@ def main(argv: list[str]) -> int:
     else:
         print_rows(rows, COLUMNS, wrapped=["from", "purpose"], section="topology")
     return 0
+
+
+def parsers() -> dict[str, Parser]:
+    """The parsers of this command, by the word that chooses among them."""
+    return {"": _parser()}
+
+
+def _parser() -> Parser:
+    parser = list_parser(
+        "blueprints",
+        "List the blueprints: what can grow in a slot, what it is for, and how many parameters it adds.",
+        "topologies: map2d feature maps (B, C, H, W); map1d feature maps (B, C, T); tokens (B, T, d); vector (B, d)",
+        plugins="blueprints",
+    )
+    parser.add_argument("--topology", metavar="|".join(Topology), help="only those for this shape of features")
+    parser.add_argument("--width", metavar="N", default="32", help="channels or features of the slot, for the parameters (default: 32)")
+    return parser
 
 
 def _topologies(name: str | None) -> tuple[Topology, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from esper.cli.comparison import make_page, print_comparison
 from esper.cli.files import check_files
-from esper.cli.flags import add_flags, changes
+from esper.cli.flags import Parser, add_flags, changes
 from esper.cli.watching import RunCommand, asks_to_resume
 from esper.leyline.config import load, replace_fields
 
@@ -28,6 +28,22 @@ def main(argv: list[str]) -> int:
         return COMMAND.resume(argv)
     from esper.simic.runs.compare_config import CompareConfig
 
+    arguments = _parser(everything="--help-all" in argv).parse_args(argv)
+    check_files(arguments)
+    if arguments.named_policies:
+        arguments.policies = [*getattr(arguments, "policies", []), *arguments.named_policies]
+    config = load(CompareConfig, arguments.config) if arguments.config is not None else CompareConfig()
+    return COMMAND.start(replace_fields(config, changes(CompareConfig, arguments), source="esper compare"), arguments, argv)
+
+
+def parsers() -> dict[str, Parser]:
+    """The parsers of this command, by the word that chooses among them."""
+    return {"": _parser(everything=False), "--resume": COMMAND.resume_parser()}
+
+
+def _parser(everything: bool) -> Parser:
+    from esper.simic.runs.compare_config import CompareConfig
+
     parser = COMMAND.parser(
         "esper compare POLICY... [OPTIONS]\n       esper compare --resume RUN",
         "Compare policies with each other and with baselines, host by host, on hosts that nothing else has seen.",
@@ -35,10 +51,5 @@ def main(argv: list[str]) -> int:
     )
     help = "whom to compare; the arm static-final is built like what the first one grew"
     parser.add_argument("named_policies", nargs="*", metavar="POLICY", help=help)
-    add_flags(parser, CompareConfig, everything="--help-all" in argv)
-    arguments = parser.parse_args(argv)
-    check_files(arguments)
-    if arguments.named_policies:
-        arguments.policies = [*getattr(arguments, "policies", []), *arguments.named_policies]
-    config = load(CompareConfig, arguments.config) if arguments.config is not None else CompareConfig()
-    return COMMAND.start(replace_fields(config, changes(CompareConfig, arguments), source="esper compare"), arguments, argv)
+    add_flags(parser, CompareConfig, everything=everything)
+    return parser

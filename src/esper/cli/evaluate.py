@@ -69,6 +69,11 @@ def main(argv: list[str]) -> int:
     return EXIT_FLAGGED if arguments.strict and report.flagged else 0
 
 
+def parsers() -> dict[str, Parser]:
+    """The parsers of this command, by the word that chooses among them."""
+    return {"": _parser(everything=False)}
+
+
 def _parser(everything: bool) -> Parser:
     parser = Parser(
         prog="esper evaluate",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from esper.cli.files import check_files
-from esper.cli.flags import add_flags, changes
+from esper.cli.flags import Parser, add_flags, changes
 from esper.cli.results import WIDTH, join, say
 from esper.cli.tables import Row, print_rows
 from esper.cli.watching import RunCommand, asks_to_resume
@@ -145,13 +145,24 @@ def main(argv: list[str]) -> int:
         return COMMAND.resume(argv)
     from esper.simic.runs.headroom_config import HeadroomConfig
 
+    arguments = _parser(everything="--help-all" in argv).parse_args(argv)
+    check_files(arguments)
+    config = load(HeadroomConfig, arguments.config) if arguments.config is not None else HeadroomConfig()
+    return COMMAND.start(replace_fields(config, changes(HeadroomConfig, arguments), source="esper headroom"), arguments, argv)
+
+
+def parsers() -> dict[str, Parser]:
+    """The parsers of this command, by the word that chooses among them."""
+    return {"": _parser(everything=False), "--resume": COMMAND.resume_parser()}
+
+
+def _parser(everything: bool) -> Parser:
+    from esper.simic.runs.headroom_config import HeadroomConfig
+
     parser = COMMAND.parser(
         "esper headroom [OPTIONS]\n       esper headroom --resume RUN",
         "Look for what could be won by growing, and by deciding for each host: many plans on the same hosts, cross-fitted.",
         EXAMPLES,
     )
-    add_flags(parser, HeadroomConfig, everything="--help-all" in argv)
-    arguments = parser.parse_args(argv)
-    check_files(arguments)
-    config = load(HeadroomConfig, arguments.config) if arguments.config is not None else HeadroomConfig()
-    return COMMAND.start(replace_fields(config, changes(HeadroomConfig, arguments), source="esper headroom"), arguments, argv)
+    add_flags(parser, HeadroomConfig, everything=everything)
+    return parser

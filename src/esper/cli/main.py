@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from io import TextIOWrapper
-from typing import TextIO
+from typing import Any, TextIO
 
 from esper.leyline.errors import EsperError, Interrupted, nearest, unknown
 
@@ -42,9 +42,12 @@ COMMANDS: dict[str, str] = {
     "query": "ask runs in SQL: events, hosts, seeds, decisions, rounds",
     "tasks": "what there is to train on, and whether its data is here",
     "blueprints": "the kinds of seed that can be germinated in a slot",
+    "slots": "where a model of your own could grow, and why not elsewhere",
     "benchmark": "what Esper costs on this machine, and what has changed",
+    "completion": "a script that lets bash, zsh or fish complete all this",
 }
-"""What each command does; its function is `main` of the module of its name, takes the arguments and returns an exit code."""
+"""What each command does. The module of its name has `main`, which takes the arguments and returns an exit code, and `parsers`, which gives
+its parsers by the word that chooses among them: a method, --resume, or nothing where there is no choice."""
 
 OPTIONS: dict[str, str] = {
     "--help": "show this text (also -h)",
@@ -85,7 +88,12 @@ def dispatch(argv: list[str]) -> int:
         raise EsperError(f"unknown option {name!r}; {nearest(name, OPTIONS)}")
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
-    return int(importlib.import_module(f"esper.cli.{name}").main(argv[1:]))
+    return int(import_command(name).main(argv[1:]))
+
+
+def import_command(name: str) -> Any:
+    """The module of a command, with its `main` and its `parsers`."""
+    return importlib.import_module(f"esper.cli.{name}")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -30,18 +30,7 @@ examples:
 
 def main(argv: list[str]) -> int:
     """Run the command with its own arguments."""
-    parser = Parser(
-        prog="esper query",
-        usage='esper query RUN [RUN...] ["select ..."] [OPTIONS]',
-        description="Ask runs in SQL (DuckDB). Nothing is changed, and a query reaches nothing but the runs that are named.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="run folders; of several, every view has a column run")
-    parser.add_argument("--format", default="table", metavar="|".join(FORMATS), help="how to print what comes out (default: table)")
-    parser.add_argument("--views", action="store_true", help="list what can be asked: every view, with its columns; so does no query")
-    arguments = parser.parse_args(argv)
+    arguments = _parser().parse_args(argv)
     if arguments.format not in FORMATS:
         raise unknown("format", arguments.format, FORMATS)
     given = [Path(each) for each in arguments.runs]
@@ -57,6 +46,26 @@ def main(argv: list[str]) -> int:
     answer = ask(named([Record(path) for path in given[:-1]]), arguments.runs[-1])
     {"table": _print_table, "csv": _print_csv, "json": _print_json}[arguments.format](answer)
     return 0
+
+
+def parsers() -> dict[str, Parser]:
+    """The parsers of this command, by the word that chooses among them."""
+    return {"": _parser()}
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="esper query",
+        usage='esper query RUN [RUN...] ["select ..."] [OPTIONS]',
+        description="Ask runs in SQL (DuckDB). Nothing is changed, and a query reaches nothing but the runs that are named.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="run folders; of several, every view has a column run")
+    parser.add_argument("--format", default="table", metavar="|".join(FORMATS), help="how to print what comes out (default: table)")
+    parser.add_argument("--views", action="store_true", help="list what can be asked: every view, with its columns; so does no query")
+    return parser
 
 
 def named(records: list[Any]) -> dict[str, Any]:

@@ -31,20 +31,7 @@ examples:
 
 def main(argv: list[str]) -> int:
     """Run the command with its own arguments."""
-    parser = Parser(
-        prog="esper report",
-        usage="esper report RUN [RUN...] [OPTIONS]",
-        description="Write what came out of runs, and what happened in them, to one HTML file with plots.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders; several are shown side by side")
-    where = f"where to write the page (default: {REPORT} in the run folder; of several runs, in the present folder)"
-    parser.add_argument("--html", type=Path, metavar="FILE", help=where)
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="also write every plot there as a PNG")
-    parser.set_defaults(json=None)
-    arguments = parser.parse_args(argv)
+    arguments = _parser().parse_args(argv)
     check_files(arguments)
     from esper.karn.record import Record
 
@@ -58,6 +45,28 @@ def main(argv: list[str]) -> int:
     if arguments.plots is not None:
         print(f"wrote {plots} plots to {arguments.plots}")
     return 0
+
+
+def parsers() -> dict[str, Parser]:
+    """The parsers of this command, by the word that chooses among them."""
+    return {"": _parser()}
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="esper report",
+        usage="esper report RUN [RUN...] [OPTIONS]",
+        description="Write what came out of runs, and what happened in them, to one HTML file with plots.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders; several are shown side by side")
+    where = f"where to write the page (default: {REPORT} in the run folder; of several runs, in the present folder)"
+    parser.add_argument("--html", type=Path, metavar="FILE", help=where)
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="also write every plot there as a PNG")
+    parser.set_defaults(json=None)
+    return parser
 
 
 def report_on(run: Path) -> None:

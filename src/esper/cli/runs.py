@@ -8,6 +8,7 @@ from os.path import isdir
 from pathlib import Path
 from typing import Any
 
+from esper.cli.flags import Parser
 from esper.cli.results import failures
 from esper.cli.tables import Row, list_parser, print_rows
 from esper.leyline.errors import EsperError, RunError
@@ -16,9 +17,7 @@ from esper.tolaria.storage.runs import RunInfo, list_runs
 
 def main(argv: list[str]) -> int:
     """Run the command with its own arguments."""
-    parser = list_parser("runs", "List the runs in a folder, oldest first, with the figure that each is judged by.")
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("runs"), metavar="DIR", help="where runs lie (default: runs)")
-    arguments = parser.parse_args(argv)
+    arguments = _parser().parse_args(argv)
     if not isdir(arguments.folder):  # pathlib raises for a name that is too long
         raise RunError(f"there is no folder {arguments.folder}; runs are made by esper train")
     runs, problems = list_runs(arguments.folder)
@@ -40,6 +39,17 @@ def main(argv: list[str]) -> int:
     for problem in problems:
         print(f"esper: {problem}", file=sys.stderr)
     return 0
+
+
+def parsers() -> dict[str, Parser]:
+    """The parsers of this command, by the word that chooses among them."""
+    return {"": _parser()}
+
+
+def _parser() -> Parser:
+    parser = list_parser("runs", "List the runs in a folder, oldest first, with the figure that each is judged by.")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("runs"), metavar="DIR", help="where runs lie (default: runs)")
+    return parser
 
 
 def _row(run: RunInfo) -> dict[str, Any]:

@@ -74,6 +74,11 @@ def pairs(items: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def parsers() -> dict[str, Parser]:
+    """The parsers of this command, by the word that chooses among them."""
+    return {**{name: _parser(name, METHODS[name].load(), everything=False) for name in SWEPT}, "--resume": COMMAND.resume_parser()}
+
+
 def _parser(name: str, config: type, everything: bool) -> Parser:
     parser = COMMAND.parser(
         f"esper sweep {name} --over KEY=VALUES [KEY=VALUES ...] [OPTIONS]",

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from esper.cli.flags import Parser
 from esper.cli.tables import Row, list_parser, print_rows
 from esper.leyline.errors import DataError, unknown
 from esper.leyline.plugins import Entry, origin
@@ -22,15 +23,7 @@ COLUMNS = ("task", "parameters", "slots", "data", "there", "from", "summary")
 
 def main(argv: list[str]) -> int:
     """Run the command with its own arguments and return 0."""
-    parser = list_parser(
-        "tasks",
-        "List the tasks: their standard host with its parameters and slots, and whether their data is there.",
-        "Data sets are looked for in --data, or else in $ESPER_DATA, or else in the folder esper of your cache (~/.cache).",
-        plugins="tasks",
-    )
-    parser.add_argument("--data", metavar="DIR", help="the folder, or the .npz or .tar.gz file, with the data")
-    parser.add_argument("--download", metavar="NAME", help="get the data of that task into --data, or else into the cache")
-    arguments = parser.parse_args(argv)
+    arguments = _parser().parse_args(argv)
     place = Path(arguments.data).expanduser() if arguments.data is not None else None
     if arguments.download is not None:
         return _download(arguments.download, place)
@@ -45,6 +38,23 @@ def main(argv: list[str]) -> int:
         told = [{**row, "there": "yes" if row["there"] else f"no: --download {row['download']}"} for row in rows]
         print_rows(told, COLUMNS, wrapped=COLUMNS[1:])
     return 0
+
+
+def parsers() -> dict[str, Parser]:
+    """The parsers of this command, by the word that chooses among them."""
+    return {"": _parser()}
+
+
+def _parser() -> Parser:
+    parser = list_parser(
+        "tasks",
+        "List the tasks: their standard host with its parameters and slots, and whether their data is there.",
+        "Data sets are looked for in --data, or else in $ESPER_DATA, or else in the folder esper of your cache (~/.cache).",
+        plugins="tasks",
+    )
+    parser.add_argument("--data", metavar="DIR", help="the folder, or the .npz or .tar.gz file, with the data")
+    parser.add_argument("--download", metavar="NAME", help="get the data of that task into --data, or else into the cache")
+    return parser
 
 
 def _row(entry: Entry[Task], place: Path | None) -> Row:

@@ -110,7 +110,23 @@ def main(argv: list[str]) -> int:
     return _report(watch(lambda **watching: start(config, arguments.run, command, **watching), arguments), arguments)
 
 
+def parsers() -> dict[str, Parser]:
+    """The parsers of this command, by the word that chooses among them."""
+    methods = {name: _parser(name, method, method.load(), everything=False) for name, method in METHODS.items()}
+    return {**methods, "--resume": _resume_parser()}
+
+
 def _resume(argv: list[str]) -> int:
+    arguments, extra = _resume_parser().parse_known_args(argv)
+    from esper.simic.runs.runner import resume
+
+    settings = resume_settings(arguments.resume, arguments, extra, "train")
+    heads = [head for item in arguments.reset_heads for head in item.split(",") if head]
+    summary = watch(lambda **watching: resume(arguments.resume, reset_heads=heads, settings=settings, **watching), arguments)
+    return _report(summary, arguments)
+
+
+def _resume_parser() -> Parser:
     parser = Parser(
         prog="esper train --resume",
         usage="esper train --resume RUN [OPTIONS]",
@@ -124,13 +140,7 @@ A run that teaches a policy can go on with other settings of learning, named as 
     parser.add_argument("--resume", type=Path, metavar="RUN", help="the run to go on with")
     parser.add_argument("--reset-heads", nargs="+", default=[], metavar="HEAD", help="make these heads of a policy new")
     add_watching(parser, rewards=True)
-    arguments, extra = parser.parse_known_args(argv)
-    from esper.simic.runs.runner import resume
-
-    settings = resume_settings(arguments.resume, arguments, extra, "train")
-    heads = [head for item in arguments.reset_heads for head in item.split(",") if head]
-    summary = watch(lambda **watching: resume(arguments.resume, reset_heads=heads, settings=settings, **watching), arguments)
-    return _report(summary, arguments)
+    return parser
 
 
 def _report(summary: dict[str, Any], arguments: argparse.Namespace) -> int:

@@ -76,6 +76,13 @@ def read_space_file(path: Path) -> dict[str, str]:
     return found
 
 
+def parsers() -> dict[str, Parser]:
+    """The parsers of this command, by the word that chooses among them."""
+    from esper.tamiyo import CONTROLLERS
+
+    return {**{name: _parser(name, everything=False) for name in CONTROLLERS}, "--resume": COMMAND.resume_parser()}
+
+
 def _parser(name: str, everything: bool) -> Parser:
     from esper.simic.runs.search_config import SearchConfig
 

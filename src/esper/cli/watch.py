@@ -23,19 +23,7 @@ examples:
 
 def main(argv: list[str]) -> int:
     """Run the command with its own arguments."""
-    parser = Parser(
-        prog="esper watch",
-        description="Watch runs: a live page in the browser, made from their folders alone. It can be started, stopped and started again "
-        "at any time; runs neither wait for it nor notice it.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("path", nargs="?", type=Path, default=Path("runs"), metavar="RUN", help="a run or a folder of runs (default: runs)")
-    parser.add_argument("--terminal", action="store_true", help="a compact view of one run in this terminal, no page")
-    parser.add_argument("--no-browser", action="store_true", help="print the link, open nothing")
-    parser.add_argument("--port", type=_port, metavar="N", help="the port to serve at (default: a free one, 8765 if it is)")
-    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="the address to serve at (default: this machine alone)")
+    parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.terminal:
         if arguments.no_browser or arguments.port is not None or arguments.host != parser.get_default("host"):
@@ -61,6 +49,28 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         print()
     return 0
+
+
+def parsers() -> dict[str, Parser]:
+    """The parsers of this command, by the word that chooses among them."""
+    return {"": _parser()}
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="esper watch",
+        description="Watch runs: a live page in the browser, made from their folders alone. It can be started, stopped and started again "
+        "at any time; runs neither wait for it nor notice it.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("path", nargs="?", type=Path, default=Path("runs"), metavar="RUN", help="a run or a folder of runs (default: runs)")
+    parser.add_argument("--terminal", action="store_true", help="a compact view of one run in this terminal, no page")
+    parser.add_argument("--no-browser", action="store_true", help="print the link, open nothing")
+    parser.add_argument("--port", type=_port, metavar="N", help="the port to serve at (default: a free one, 8765 if it is)")
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="the address to serve at (default: this machine alone)")
+    return parser
 
 
 def _port(text: str) -> int:

@@ -22,11 +22,13 @@ def asks_to_resume(argv: list[str]) -> bool:
 
 def add_watching(parser: Parser, *, rewards: bool = False) -> None:
     """Flags for what a person sees of a run, and what is recorded of it. rewards: what decisions earned among them."""
+    from esper.nissa.config import LEVELS
+
     parser.add_argument("--quiet", action="store_true", help="no progress: only remarks, on stderr, and the result")
     trackers = "also send what happens to these trackers (tensorboard, wandb, mlflow) or sinks of plug-ins"
     parser.add_argument("--track", nargs="+", action="extend", default=[], metavar="NAME", help=trackers)
-    recorded = "how much is recorded in events.jsonl: off, minimal, normal or debug (default: normal)"
-    parser.add_argument("--telemetry", dest="telemetry.level", default=argparse.SUPPRESS, metavar="LEVEL", help=recorded)
+    recorded = "how much is recorded in events.jsonl (default: normal)"
+    parser.add_argument("--telemetry", dest="telemetry.level", default=argparse.SUPPRESS, metavar="|".join(LEVELS), help=recorded)
     parser.add_argument("--no-report", action="store_true", help="do not write report.html, the page about the run, at its end")
     parser.set_defaults(show_reward_components=False)
     if rewards:
@@ -115,15 +117,7 @@ class RunCommand:
 
     def resume(self, argv: list[str]) -> int:
         """Go on with a run; show one that is finished again."""
-        parser = Parser(
-            prog=f"esper {self.name} --resume",
-            usage=f"esper {self.name} --resume RUN [OPTIONS]",
-            description=f"Go on with an interrupted {self.noun}, to the same figures; or show a finished one again.",
-            allow_abbrev=False,
-        )
-        parser.add_argument("--resume", type=Path, metavar="RUN", help=f"the {self.noun} to go on with")
-        self._add_common(parser)
-        arguments, extra = parser.parse_known_args(argv)
+        arguments, extra = self.resume_parser().parse_known_args(argv)
         check_files(arguments)
         from esper.simic.runs.runner import resume
         from esper.tolaria.storage.runs import read_run, read_summary
@@ -132,6 +126,18 @@ class RunCommand:
         if read_run(arguments.resume).status == "finished":
             return self._show({**read_summary(arguments.resume), "run": str(arguments.resume)}, arguments)
         return self._conclude(watch(lambda **watching: resume(arguments.resume, settings=settings, **watching), arguments), arguments)
+
+    def resume_parser(self) -> Parser:
+        """The parser of `--resume RUN`."""
+        parser = Parser(
+            prog=f"esper {self.name} --resume",
+            usage=f"esper {self.name} --resume RUN [OPTIONS]",
+            description=f"Go on with an interrupted {self.noun}, to the same figures; or show a finished one again.",
+            allow_abbrev=False,
+        )
+        parser.add_argument("--resume", type=Path, metavar="RUN", help=f"the {self.noun} to go on with")
+        self._add_common(parser)
+        return parser
 
     def _add_common(self, parser: Parser) -> None:
         add_files(parser, json=self.figures, html="a page with tables and plots")
