@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,9 @@ import pytest
 PROJECT = Path(__file__).resolve().parent.parent
 
 
-def run(example: str, *options: str) -> str:
+def run(example: str, *options: str, launcher: tuple[str, ...] = ()) -> str:
     """What an example prints, as somebody sees it who runs it from the project's folder."""
-    command = [sys.executable, f"examples/{example}", *options]
+    command = [sys.executable, *launcher, f"examples/{example}", *options]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     assert not done.stderr, "an example says nothing about its own troubles"
@@ -29,6 +30,30 @@ def test_a_resnet_is_grown_and_compared_with_itself():
     assert "without growth: " in told
     assert "         grown: " in told
     assert "kept what grew at: " in told
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+@pytest.mark.parametrize("launcher", [(), TORCHRUN], ids=["alone", "torchrun"])
+def test_a_network_grows_in_several_processes_and_in_one(launcher):
+    told = run("grow_ddp.py", "--epochs", "9", launcher=launcher)
+    assert sum(line.startswith("epoch ") for line in told.splitlines()) == 9, "one process tells"
+    assert told.startswith("epoch 1: ")
+    assert "GERMINATE 1 conv_" in told.splitlines()[0]
+    assert re.search(r"^2 processes: " if launcher else r"^1 process: ", told, re.MULTILINE)
+
+
+INSIDE = [("grow_lightning.py", "1"), ("grow_accelerate.py", "1"), ("grow_trainer.py", "transformer.h.0")]
+
+
+@pytest.mark.parametrize(("example", "slot"), INSIDE)
+def test_growth_inside_a_framework(example, slot):
+    told = run(example, "--epochs", "8")
+    assert told.count("\nepoch ") + told.startswith("epoch ") == 8
+    assert f"GERMINATE {slot} " in told
+    assert f"  slot {slot}, " in told
+    assert "\nharvested: " in told
 
 
 PLUGINS = ("my_task.py", "my_blueprint.py", "my_controller.py", "my_reward.py", "my_sink.py")
