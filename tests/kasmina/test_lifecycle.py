@@ -74,6 +74,7 @@ def test_a_report_says_what_the_record_does_and_survives_pickling_and_plain_valu
     assert {f.name: getattr(report, f.name) for f in fields(SeedRecord)} == {f.name: getattr(state, f.name) for f in fields(SeedRecord)} | {
         "gradients": report.gradients,
         "gradient_ratio": report.gradient_ratio,
+        "host_gradient": report.host_gradient,
     }
     assert (report.alpha, report.ramp_left) == (state.alpha, state.ramp_left)
     assert pickle.loads(pickle.dumps((report, state))) == (report, state)
