@@ -37,7 +37,8 @@ from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.storage.runs import read_run
 
 GATES = "--no-training.gates.strict --training.gates.min-training-epochs 1 --training.gates.min-gradient-health 0"
-USUAL = f"--hosts 2 --quiet --run run {GATES} --fix kernel=3 batch=48"
+QUIET = "--quiet --no-report"  # a report comes after the end of a run, which a kill in between does not undo
+USUAL = f"--hosts 2 {QUIET} --run run {GATES} --fix kernel=3 batch=48"
 HOSTS = f"--epochs 10 {USUAL} widths=[2,2,4] train_size=192"
 SCENARIOS = [
     f"heuristic --controller fixed --fixed.first 1 --fixed.period 1 --checkpoint-every 1 {HOSTS}",
@@ -166,7 +167,7 @@ class Reaper:
         run, killed, before = folder / "run", 0, len(self.failures)
         while not (run / "summary.json").exists():
             resuming = (run / "config.toml").exists()
-            arguments = ["--resume", "run", "--quiet"] if resuming else self.commands[scenario]
+            arguments = ["--resume", "run", *QUIET.split()] if resuming else self.commands[scenario]
             self.counts["resumes"] += resuming
             status = self._killed(folder, arguments, seconds) if killed < kills else os.waitpid(spawn(folder, arguments), 0)[1]
             if os.WIFSIGNALED(status):
