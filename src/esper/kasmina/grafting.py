@@ -18,6 +18,7 @@ import torch
 from torch import fx, nn
 
 from esper.kasmina.blending import Graft
+from esper.kasmina.fast_path import packing_encoders
 from esper.kasmina.outputs import Holder
 from esper.kasmina.slot import Place
 from esper.leyline.actions import Style
@@ -97,8 +98,13 @@ def attach(host: nn.Module, path: str, way: Way, part: nn.Module) -> Callable[[]
         # Under its name: a number, as torch counts hooks, would be given away again in a process that unpickles the network.
         hooks[name] = part
     added = _add_node(module, name) if way.kind is Kind.NODE else None
+    packing = packing_encoders(host, path)
+    for encoder in packing:
+        encoder.use_nested_tensor = False
 
     def detach() -> None:
+        for encoder in packing:
+            encoder.use_nested_tensor = True
         if added is not None:
             _remove_node(module, added)
         if way.kind is Kind.HOOK:

@@ -16,6 +16,7 @@ from esper.kasmina.attach.running import check_parameters, modes_kept, untouched
 from esper.kasmina.attach.survey import probe
 from esper.kasmina.attach.variation import Example
 from esper.kasmina.facade import class_for, rebuild, shown
+from esper.kasmina.fast_path import FastPath
 from esper.kasmina.gates import NEXT_GATE, judge
 from esper.kasmina.gradients import SUMS, GradientMeter, Scale, gradient_stats
 from esper.kasmina.harvest import harvest
@@ -111,6 +112,7 @@ class Growable(nn.Module):
         """The slots by id, in the order given."""
         self.host_meter.to(places[next(iter(named.values()))].device)
         self._handles = [model.get_submodule(s.place.path).register_forward_hook(s.hook) for s in self.slots.values()]
+        self._fast_path = FastPath(model, self.slots.values(), self._handles)
         self._follower: Follower | None = None
         self._ranks: Ranks | None = None
         self._aside: list[tuple[nn.Parameter, Tensor]] = []
@@ -164,7 +166,11 @@ class Growable(nn.Module):
     @torch.compiler.disable(recursive=False)
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The host's forward pass, with whatever grows in it."""
-        output = self._entry()(self.host, args, kwargs)
+        if self._fast_path:
+            with self._fast_path.kept():
+                output = self._entry()(self.host, args, kwargs)
+        else:
+            output = self._entry()(self.host, args, kwargs)
         if self._ranks is not None:
             self._watch(output)
         return output

@@ -114,9 +114,14 @@ class Slot(nn.Module):
 
     # The forward pass
 
+    @property
+    def works(self) -> bool:
+        """Whether anything runs here in a forward pass: a seed in isolation only matters to gradients."""
+        return self.form is not Form.ABSENT and (self.form is not Form.ISOLATED or torch.is_grad_enabled())
+
     def hook(self, module: nn.Module, args: Any, output: Any) -> Any:
         """Forward hook on the host's module. None leaves the output as it is."""
-        if self.form is Form.ABSENT or (self.form is Form.ISOLATED and not torch.is_grad_enabled()):
+        if not self.works:
             return None
         if isinstance(output, Tensor):
             return self.blend(output)

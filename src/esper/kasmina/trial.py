@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from esper.kasmina.attach.running import call, evaluating, untouched
 from esper.kasmina.attach.variation import Example
+from esper.kasmina.fast_path import no_fast_path
 from esper.kasmina.grafting import attach, grown_part, way_to
 from esper.kasmina.outputs import difference
 from esper.kasmina.slot import Place
@@ -35,7 +36,8 @@ def unharvestable(model: nn.Module, example: Example, places: Sequence[Place]) -
 
     Parts that do nothing are hung in all places at once, as a harvest does; while something is wrong, in halves of them.
     """
-    expected = outcome(model, example)
+    with no_fast_path():
+        expected = outcome(model, example)
     accepted: list[Place] = []
     refused: dict[str, str] = {}
 
@@ -74,7 +76,8 @@ def _objection(model: nn.Module, example: Example, places: Sequence[Place], expe
             way = way_to(model, place.path)
             part = grown_part(way, place, _Identity(ran.append, place.path), None, Style.LINEAR_ADD, 1.0)
             detachments.append(attach(model, place.path, way, part))
-        found = outcome(model, example)
+        with no_fast_path():
+            found = outcome(model, example)
     except Exception as error:
         return f"the network does not run once something has grown there ({type(error).__name__}: {error})"
     finally:

@@ -18,6 +18,7 @@ from esper.kasmina.attach.running import call, check_parameters, evaluating, mod
 from esper.kasmina.attach.sighting import Sighting, Watch, features_of, last_order
 from esper.kasmina.attach.variation import Example, one_changed, one_more, other_sizes, sample_counts
 from esper.kasmina.blueprints.registry import SlotShape
+from esper.kasmina.fast_path import no_fast_path
 from esper.kasmina.layout import Layout, named_layout
 from esper.kasmina.outputs import holder_of
 from esper.kasmina.slot import Place, Slot
@@ -46,7 +47,7 @@ class Survey:
             raise SlotError(f"the model does not run on the example input: {type(error).__name__}: {error}") from error
 
     def _pass(self, example: Example) -> tuple[Sightings, Any]:
-        with untouched(self.model), evaluating(self.model), Watch(self.model) as watch:
+        with untouched(self.model), evaluating(self.model), no_fast_path(), Watch(self.model) as watch:
             output = call(self.model, example)
         return watch.sightings, output
 
