@@ -42,14 +42,15 @@ def measured(*steps: list[list[float] | None]) -> GradientStats:
 
 
 def stats(norm: float, **fields: Any) -> GradientStats:
-    return GradientStats(**{"steps": 1, "norm": norm, "peak": norm, "vanishing": 0.0, "exploding": 0.0, "finite": True, **fields})
+    shares = {"vanishing": 0.0, "exploding": 0.0, "negligible": 0.0}
+    return GradientStats(**{"steps": 1, "norm": norm, "peak": norm, **shares, "finite": True, **fields})
 
 
 # One step, several steps
 
 
 @pytest.mark.parametrize("factor", [1.0, 1e3, 1e-9])
-def test_the_health_of_a_seed_does_not_depend_on_the_scale_of_the_loss_and_the_hosts_does(factor: float) -> None:
+def test_the_health_of_a_seed_does_not_depend_on_the_scale_of_the_loss(factor: float) -> None:
     net = grow()
     net.germinate("mix", "mlp_small")
     net.advance("mix")
@@ -58,7 +59,7 @@ def test_the_health_of_a_seed_does_not_depend_on_the_scale_of_the_loss_and_the_h
     host = net.host_gradients()
     assert health(net.report("mix")) == 1.0
     assert host is not None
-    assert (host.exploding > 0.5, host.vanishing > 0.5) == (factor > 1, factor < 1)
+    assert (host.exploding > 0.5, host.vanishing > 0.5, host.negligible < 0.5) == (factor > 1, factor < 1, True)
 
 
 def test_norm_is_over_all_tensors_and_peak_over_single_ones() -> None:
@@ -81,6 +82,21 @@ def test_shares_of_vanishing_and_exploding_tensors_and_the_health_they_give() ->
 def test_a_norm_of_exactly_ten_does_not_explode_and_one_of_exactly_1e_7_does_not_vanish() -> None:
     found = measured([[10.0], [1e-7]])
     assert (found.vanishing, found.exploding, found.health) == (0.0, 0.0, 1.0)
+
+
+NEGLIGIBLE: list[tuple[list[list[float]], float]] = [
+    ([[1e-9], [1e-3]], 0.0),  # a millionth of the rest
+    ([[1e-11], [1e-3]], 0.5),
+    ([[1e-11], [1e-9]], 0.0),  # all alike small; the ratio tells that it is little
+    ([[1e-6], [20.0]], 0.5),
+    ([[0.0], [1e-20]], 0.5),
+    ([[0.0], [0.0]], 1.0),
+]
+
+
+@pytest.mark.parametrize(("tensors", "expected"), NEGLIGIBLE)
+def test_a_tensor_is_negligible_beside_the_others(tensors: list[list[float]], expected: float) -> None:
+    assert measured(tensors).negligible == expected
 
 
 def test_a_tensor_without_gradient_counts_as_vanishing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from esper.leyline.reports import EXPLODING_NORM, SMALL_NORM, Gate, GateConfig, GateVerdict, SeedReport
+from esper.leyline.reports import EXPLODING_NORM, Gate, GateConfig, GateVerdict, SeedReport
 from esper.leyline.stages import Stage
 
 NOT_FINITE = "the seed has parameters that are not finite"
@@ -81,12 +81,11 @@ def explodes(report: SeedReport) -> bool:
 
 
 def health(report: SeedReport) -> float:
-    """The health of the seed's gradients, beside its host's: large ones count where they explode, and small ones where the rest of the seed
-    has larger ones or there are none at all. Whether they are large enough is told by the ratio."""
+    """The health of the seed's gradients whatever the scale of the loss: small ones are held against the rest of the seed's, large ones
+    against the host's. Whether they are large enough is told by the ratio."""
     found = report.gradients
     assert found is not None
-    all_small = 0.0 < found.norm < SMALL_NORM
-    return replace(found, vanishing=0.0 if all_small else found.vanishing, exploding=found.exploding if explodes(report) else 0.0).health
+    return replace(found, vanishing=found.negligible, exploding=found.exploding if explodes(report) else 0.0).health
 
 
 GATES: dict[Gate, Callable[[SeedReport, GateConfig], list[str]]] = {Gate.G1: g1, Gate.G2: g2, Gate.G3: g3, Gate.G5: g5}

@@ -14,7 +14,7 @@ from esper.leyline.reports import EXPLODING_NORM, VANISHING_NORM, GradientStats
 
 MAX_RATIO = 10.0
 MIN_HOST_NORM = 1e-8
-SUMS = 6
+SUMS = 7
 """Figures that a meter keeps."""
 MOST_WAITING = 256
 """Steps that wait to be summed, at most."""
@@ -31,7 +31,8 @@ class Scale(NamedTuple):
 class GradientMeter(nn.Module):
     """Running sums over the steps of an epoch, as a buffer, so that they move and are saved with the model.
 
-    sums: steps, sum of norms, sum of vanishing shares, sum of exploding shares, steps with a non-finite norm, largest tensor norm.
+    sums: steps, sum of norms, steps with a non-finite norm, sums of the shares that vanish, that explode and that are negligible, and the
+    largest norm of a tensor.
     Steps wait to be summed until somebody asks, and are then taken in together: on small hosts an operation costs as much as the training
     of a layer.
     """
@@ -73,8 +74,8 @@ class GradientMeter(nn.Module):
                 counts = torch.stack(skipped) == 0
                 steps, peaks = torch.where(counts, steps, 0.0), torch.where(counts, peaks, 0.0)
             for step in steps.unbind(1):
-                self.sums[:5].add_(step)
-            self.sums[5:].clamp_(min=peaks.amax())
+                self.sums[:-1].add_(step)
+            self.sums[-1:].clamp_(min=peaks.amax())
         return self.sums
 
     def read(self) -> GradientStats | None:
@@ -103,21 +104,22 @@ class GradientMeter(nn.Module):
 
 
 def step_sums(norms: Tensor, total: Tensor, present: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """What steps add, from the norms of their gradients, (tensors, ...), and those over all tensors, (...): what the first five sums of a
-    meter grow by, (5, ...), and the largest norm of a tensor, (...).
+    """What steps add, from the norms of their gradients, (tensors, ...), and those over all tensors, (...): what all sums of a meter but
+    the last grow by, (SUMS - 1, ...), and the largest norm of a tensor, (...).
 
     present: which tensors there are, of the same shape as norms, where those of many are in one table; the others have a norm of 0.
     """
     norm = torch.nan_to_num(total, 0.0, 0.0, 0.0)
-    flags = torch.stack((norms < VANISHING_NORM, norms > EXPLODING_NORM))  # (2, tensors, ...)
+    negligible = (norms < VANISHING_NORM * norm) | (norms == 0.0)
+    flags = torch.stack((norms < VANISHING_NORM, norms > EXPLODING_NORM, negligible))  # (3, tensors, ...)
     shares = flags.mean(1, dtype=torch.float32) if present is None else (flags & present).sum(1) / present.sum(0).clamp(min=1)
-    step = torch.stack((torch.ones_like(norm), norm, *shares.unbind(), (norm != total).float()))
+    step = torch.stack((torch.ones_like(norm), norm, (norm != total).float(), *shares.unbind()))
     return step, torch.nan_to_num(norms.amax(0), 0.0, 0.0, 0.0)
 
 
 def gradient_stats(sums: Sequence[float]) -> GradientStats | None:
     """The statistics that a meter's sums, read from the device, stand for; None before the first step."""
-    steps, norm, vanishing, exploding, broken, peak = sums
+    steps, norm, broken, vanishing, exploding, negligible, peak = sums
     if steps == 0:
         return None
     return GradientStats(
@@ -126,6 +128,7 @@ def gradient_stats(sums: Sequence[float]) -> GradientStats | None:
         peak=peak,
         vanishing=vanishing / steps,
         exploding=exploding / steps,
+        negligible=negligible / steps,
         finite=broken == 0,
     )
 

@@ -74,6 +74,8 @@ class GradientStats:
     """Share of tensors with norm below VANISHING_NORM."""
     exploding: float
     """Share of tensors with norm above EXPLODING_NORM."""
+    negligible: float
+    """Share of tensors with norm below VANISHING_NORM times the norm over all, or 0: beside the others they learn nothing."""
     finite: bool
     """No NaN and no infinity was seen."""
 
@@ -84,8 +86,6 @@ class GradientStats:
 
 
 VANISHING_NORM = 1e-7
-SMALL_NORM = 1e-4
-"""Below this norm of a whole seed's gradient, a tensor of it that is below VANISHING_NORM is no smaller than the rest."""
 EXPLODING_NORM = 10.0
 
 

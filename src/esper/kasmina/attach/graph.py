@@ -38,6 +38,12 @@ def roles(outputs: Iterable[Tensor], features: Collection[Node], parameters: Ite
     return {node: Role.DEAD if node not in passed else Role.HIDDEN if passed[node] else Role.HEAD for node in features}
 
 
+def main_role(roles: Iterable[Role]) -> Role:
+    """What a module is that is called several times: a head where one of its calls gives the output, dead where none has any part in it."""
+    found = set(roles)
+    return next(role for role in (Role.HEAD, Role.HIDDEN, Role.DEAD) if role in found)
+
+
 def _below(node: Node) -> list[Node]:
     return [each for each, _ in node.next_functions if each is not None]
 

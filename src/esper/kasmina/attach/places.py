@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from esper.kasmina.attach.graph import Role
-from esper.kasmina.attach.sighting import Sighting, features_of, last_order
+from esper.kasmina.attach.sighting import Sighting, features_of, last_order, position
 from esper.kasmina.attach.survey import Survey
 from esper.kasmina.attach.variation import Example
 from esper.kasmina.slot import Place
@@ -24,6 +24,8 @@ LARGE = 0.6
 """A block with more than this share of the model's layers is taken apart, if there are blocks inside it."""
 LARGE_STAGE = 0.4
 """The same for a block that repeats one kind of block inside it, as a stage does."""
+BEGINNING = -1.0
+"""Before all positions, the first of which is 0."""
 LONGEST_GAP = 0.6
 """A longer share of the forward pass without a place is filled with the ends of layers."""
 NO_SAMPLES = "its output does not depend on the samples, as that of a table of positions"
@@ -81,10 +83,11 @@ def find_slots(model: nn.Module, example: Example, *, causal: bool = True) -> Pr
     survey = Survey(model, example)
     seen = survey.sightings
     usable, rejected = _usable(survey, causal)
-    blocks = _without_parts_of_heads(_blocks(usable, seen), [path for path in rejected if survey.role(path) is Role.HEAD], seen)
+    once = [path for path in usable if seen[path].calls == 1 and _is_block(seen[path].module)]
+    blocks = _without_parts_of_heads(_blocks(once, seen), [path for path in rejected if survey.role(path) is Role.HEAD], seen)
     ends = [features_of(seen[block].output) for block in blocks]
     layers = [path for path in _layers(usable, seen) if not any(_is_same(features_of(seen[path].output), end) for end in ends)]
-    repeated = _outermost(path for path in usable if seen[path].calls > 1 and _is_block(seen[path].module))
+    repeated = _blocks([path for path in usable if seen[path].calls > 1 and _is_block(seen[path].module)], seen)
     found = [*blocks, *_where_blocks_are_missing(blocks, layers, repeated, seen)] or _outermost(usable)
     chosen = sorted(found, key=lambda path: seen[path].order)
     refused = unharvestable(model, example, [usable[path] for path in chosen])
@@ -143,19 +146,20 @@ def _senseless(survey: Survey, path: str, features: Tensor, place: Place) -> str
     return ""
 
 
-def _blocks(usable: Mapping[str, Place], seen: Mapping[str, Sighting]) -> list[str]:
-    """The outermost blocks; those that are most of the model taken apart, as far as there are at least two inside."""
-    called_once = [path for path in usable if seen[path].calls == 1 and _is_block(seen[path].module)]
+def _blocks(candidates: Sequence[str], seen: Mapping[str, Sighting]) -> list[str]:
+    """The outermost of these blocks; those that are most of the model taken apart, as far as there are at least two inside."""
     total = _total(seen)
-    waiting, kept = _outermost(called_once), []
+    waiting, kept = _outermost(candidates), []
     alone = len(waiting) == 1
     while waiting:
         path = waiting.pop()
-        inside = _outermost(other for other in called_once if other.startswith(path + "."))
+        inside = _outermost(other for other in candidates if other.startswith(path + "."))
         share = 1.0 if alone else seen[path].leaves / total
-        large = share > (LARGE_STAGE if _repeats(path, inside, seen) else LARGE)
-        # One block inside is the trunk, if it is most of this one.
-        if large and (len(inside) > 1 or (inside and seen[inside[0]].leaves > seen[path].leaves / 2)):
+        repeats = _repeats(path, inside, seen)
+        large = share > (LARGE_STAGE if repeats else LARGE)
+        # One block inside is the trunk, if it is most of this one. What is called several times is a unit, unless it is a stage.
+        several = len(inside) > 1 or (inside and seen[inside[0]].leaves > seen[path].leaves / 2)
+        if large and (repeats or (several and seen[path].calls == 1)):
             waiting += inside
         else:
             kept.append(path)
@@ -198,15 +202,14 @@ def _where_blocks_are_missing(
     several times or, where there is none, layers."""
     lone = blocks[0] if len(blocks) == 1 and isinstance(seen[blocks[0]].module, nn.Sequential) else None
     chain = [path for path in layers if lone and path.startswith(lone + ".")]
-    last = max(1, last_order(seen))
-    places = sorted([0, *(seen[path].order for path in (*blocks, *chain)), last])
-    small = [block for block in blocks if seen[block].leaves <= LARGE * _total(seen)]
-    layers = [path for path in layers if not any(path.startswith(block + ".") for block in small)]
+    units = [block for block in blocks if seen[block].leaves <= LARGE * _total(seen) and not isinstance(seen[block].module, nn.Sequential)]
+    layers = [path for path in layers if not any(path.startswith(unit + ".") for unit in units)]
     found = list(chain)
-    for start, end in itertools.pairwise(places):
-        if not blocks or (end - start) / last > LONGEST_GAP:
-            between = [path for path in repeated if start < seen[path].order < end]
-            found += between or [path for path in layers if start < seen[path].order < end]
+    at = {path: position(seen[path].order, seen) for path in (*blocks, *layers, *repeated)}
+    for start, end in itertools.pairwise(sorted([BEGINNING, *(at[path] for path in (*blocks, *chain)), 1.0])):
+        if not blocks or end - max(start, 0.0) > LONGEST_GAP:
+            between = [path for path in repeated if start < at[path] < end]
+            found += between or [path for path in layers if start < at[path] < end]
     return found
 
 
@@ -246,11 +249,15 @@ def _layers(usable: Mapping[str, Place], seen: Mapping[str, Sighting]) -> list[s
     ends: list[str] = []
     shape: tuple[int, ...] | None = None
     called = [s for s in seen.values() if s.calls == 1 and not _is_block(s.module)]
+    before: Any = None
     for each in sorted(called, key=lambda s: s.order):
         here = usable[each.path].example_shape if each.path in usable else None
+        features, before = before, features_of(each.output)
         if any(p.dim() > 1 for p in each.module.parameters()):
             ends.append(each.path)
             shape = here
+        elif shape is not None and here is not None and here != shape and _is_same(before, features):
+            shape = here  # the same features in another shape, which a norm may follow
         elif not ends or here is None or here != shape or isinstance(each.module, DROPOUT) or _parent(each.path) != _parent(ends[-1]):
             shape = None  # something else begins here; what follows is not this layer's
         else:

@@ -102,6 +102,8 @@ def check_parameters(model: nn.Module) -> None:
         raise SlotError(f"a model is an nn.Module, found {type(model).__name__}")
     sharding = sys.modules.get("torch.distributed.tensor")  # imported by whoever shards; it takes a second that others need not wait
     for name, parameter in model.named_parameters():
+        if nn.parameter.is_lazy(parameter):
+            raise SlotError(f"parameter {name!r} has no shape yet, as its layer is lazy; run the model on an example once, then wrap it")
         if parameter.is_meta:
             raise SlotError(f"parameter {name!r} is on the meta device, where nothing can grow; give the model its weights first")
         if sharding is not None and isinstance(parameter, sharding.DTensor):

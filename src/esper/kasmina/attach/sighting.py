@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
@@ -51,8 +52,8 @@ class Sighting:
     """Of the telling modules inside, in calling order; behind them, those of what came right before, if the shape is the same."""
     consumer: Hint | None = None
     """Of the first telling module that its features went into as they were."""
-    node: Node | None = None
-    """What made the features of its last call, where gradients were on."""
+    nodes: list[Node] = field(default_factory=list)
+    """What made the features, one for each call, where gradients were on."""
     leaves: int = 0
     """Calls of modules with weights of their own inside it, itself included."""
 
@@ -80,7 +81,7 @@ class Watch:
         """Who returned each tensor, by its id; all of them are kept."""
 
     def __enter__(self) -> Watch:
-        modules = {id(s.module): s.module for s in self.sightings.values()}.values()
+        modules = {id(s.module): s.module for s in self.sightings.values() if not is_scripted(s.module)}.values()
         self._handles = [module.register_forward_pre_hook(self._enter) for module in modules]
         self._handles += [module.register_forward_hook(self._leave) for module in modules]
         return self
@@ -116,7 +117,8 @@ class Watch:
         if is_tensor:
             self._makers.setdefault(id(features), []).append(seen)
         seen.shapes.append(tuple(features.shape) if is_tensor else ())
-        seen.node = features.grad_fn if is_tensor else None
+        if is_tensor and features.grad_fn is not None:
+            seen.nodes.append(features.grad_fn)
         if any(True for _ in module.parameters(recurse=False)):
             for outer in (*self._running, seen):
                 outer.leaves += 1
@@ -143,6 +145,16 @@ def _hint(module: nn.Module, features: Tensor) -> Hint | None:
     (width,) = sizes
     axes = [axis for axis in range(1, features.dim()) if features.shape[axis] == width]
     return Hint(axes[0] == 1 and features.dim() > 2, width) if len(axes) == 1 and axes[0] in (1, features.dim() - 1) else None
+
+
+def is_scripted(module: nn.Module) -> bool:
+    """Whether a module is TorchScript, which takes no hooks."""
+    return isinstance(module, torch.jit.ScriptModule)
+
+
+def position(order: int, sightings: Mapping[str, Sighting]) -> float:
+    """Where in the forward pass something lies, by the order in which modules finished: 0 for the first, 1 for the last."""
+    return (order - 1) / max(1, last_order(sightings) - 1)
 
 
 def last_order(sightings: Mapping[str, Sighting]) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -13,9 +14,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from esper.kasmina.attach.axes import Spread, changed_axes, read_axes, spreads
-from esper.kasmina.attach.graph import Role, depends_on, roles
+from esper.kasmina.attach.graph import Role, depends_on, main_role, roles
 from esper.kasmina.attach.running import call, check_parameters, evaluating, modes_kept, untouched
-from esper.kasmina.attach.sighting import Sighting, Watch, features_of, last_order
+from esper.kasmina.attach.sighting import Sighting, Watch, features_of, is_scripted, position
 from esper.kasmina.attach.variation import Example, one_changed, one_more, other_sizes, sample_counts
 from esper.kasmina.blueprints.registry import SlotShape
 from esper.kasmina.fast_path import no_fast_path
@@ -157,18 +158,19 @@ class Survey:
 
         example = pytree.tree_map_only(Tensor, leaf, self.example)
         try:
-            with untouched(self.model), modes_kept(self.model), torch.enable_grad(), Watch(self.model, graph=True) as watch:
+            with untouched(self.model), modes_kept(self.model), _unfrozen(self.model), Watch(self.model, graph=True) as watch:
                 self.model.eval()
                 output = call(self.model, example)
         except Exception:  # what runs without gradients may not run with them
             return {}, set()
         outputs = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
-        nodes = {path: seen.node for path, seen in watch.sightings.items() if seen.node is not None}
+        calls = {path: seen.nodes for path, seen in watch.sightings.items() if seen.nodes}
         if not outputs:
             return {}, set()
-        found = roles(outputs, set(nodes.values()), self.model.parameters())
-        depending = depends_on(set(nodes.values()), inputs)
-        return {path: found[node] for path, node in nodes.items()}, {path for path, node in nodes.items() if node in depending}
+        nodes = {node for each in calls.values() for node in each}
+        role_of, depending = roles(outputs, nodes, self.model.parameters()), depends_on(nodes, inputs)
+        found = {path: main_role(role_of[node] for node in each) for path, each in calls.items()}
+        return found, {path for path, each in calls.items() if not depending.isdisjoint(each)}
 
     def role(self, path: str) -> Role | None:
         """What a module's features are to the model's output; None where that is not known."""
@@ -180,6 +182,8 @@ class Survey:
         first = next(s.path for s in self.sightings.values() if s.module is seen.module)
         if first != path:
             return f"it is the same module as {first!r}, which may carry the slot"
+        if is_scripted(seen.module):
+            return "it is TorchScript, which takes no hooks; a slot may be behind the module around it"
         if seen.calls == 0:
             return "the example forward pass never calls it as a module"
         features = features_of(seen.output)
@@ -206,10 +210,24 @@ class Survey:
             layout=layout,
             dtype=features.dtype,
             device=features.device,
-            position=(seen.order - 1) / max(1, last_order(self.sightings) - 1),
+            position=position(seen.order, self.sightings),
             output=holder_of(seen.output, features),
             calls=seen.calls,
         )
+
+
+@contextmanager
+def _unfrozen(model: nn.Module) -> Iterator[None]:
+    """With gradients, those of frozen weights too: what they do to features is seen in the graph alone."""
+    frozen = [p for p in model.parameters() if not p.requires_grad and (p.is_floating_point() or p.is_complex())]
+    try:
+        with torch.enable_grad():
+            for parameter in frozen:
+                parameter.requires_grad_(True)
+            yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
 
 
 def probe(
