@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from esper.kasmina.blueprints import names
 from esper.leyline.errors import EsperError, SlotError, UnknownNameError
 from esper.leyline.reports import Topology
 from esper.leyline.stages import Stage
-from tests.kasmina.growing import OPEN, fingerprint, grow, hook_count
+from tests.kasmina.growing import OPEN, fingerprint, grow, grow_one, hook_count
 from tests.kasmina.networks import Patches, ReadsWeight, TiedNet
 from tests.kasmina.zoo import BY_NAME, ZOO, Specimen, run
 
@@ -390,6 +391,93 @@ class TwoHeads(nn.Module):
 
 def test_no_head_is_proposed_where_there_are_several() -> None:
     assert [proposal.path for proposal in find_slots(TwoHeads(), EXAMPLE)] == ["trunk.2", "trunk"]
+
+
+def block(inside: int, outside: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(inside, outside, 3, padding=1), nn.BatchNorm2d(outside), nn.ReLU())
+
+
+class Siamese(nn.Module):
+    """One encoder for two images: what is called twice is taken apart as what is called once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(block(1, 4), nn.MaxPool2d(2), block(4, 6), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return (self.head(self.encoder(a)) - self.head(self.encoder(b))).norm(dim=1)
+
+
+class TwoTowers(nn.Module):
+    """Both towers give the output; the layers inside them are places nonetheless."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.user = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6))
+        self.item = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.user(x) @ self.item(x).T
+
+
+class Cells(nn.Module):
+    """A cell and a head in a loop over words: the head gives the output at each of its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.cell, self.head = nn.Embedding(9, 4), nn.GRUCell(4, 6), nn.Linear(6, 9)
+
+    def forward(self, words: Tensor) -> Tensor:
+        state, outputs = torch.zeros(len(words), 6), []
+        for word in words.unbind(1):
+            state = self.cell(self.embedding(word), state)
+            outputs.append(self.head(state))
+        return torch.stack(outputs, 1)
+
+
+def generator() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(5, 36), nn.Unflatten(1, (4, 3, 3)), nn.BatchNorm2d(4), nn.ReLU(), nn.ConvTranspose2d(4, 3, 2, 2), nn.ReLU(), nn.Conv2d(3, 1, 1)
+    )
+
+
+CHOSEN: list[tuple[Callable[[], nn.Module], Any, list[str]]] = [
+    (Siamese, (torch.ones(2, 1, 8, 8), torch.ones(2, 1, 8, 8)), ["encoder.0", "encoder.2"]),
+    (TwoTowers, torch.ones(3, 4), ["user.1", "item.1"]),
+    (Cells, torch.ones(2, 3, dtype=torch.long), ["embedding", "cell"]),
+    (generator, torch.ones(2, 5), ["3", "5"]),
+    (lambda: Siamese().requires_grad_(False), (torch.ones(2, 1, 8, 8), torch.ones(2, 1, 8, 8)), ["encoder.0", "encoder.2"]),
+]
+
+
+@pytest.mark.parametrize(("factory", "example", "expected"), CHOSEN, ids=["siamese", "towers", "cells", "generator", "frozen"])
+def test_places_lie_where_one_would_put_them(factory: Callable[[], nn.Module], example: Any, expected: list[str]) -> None:
+    torch.manual_seed(0)
+    model = factory()
+    learning = [p.requires_grad for p in model.parameters()]
+    assert [proposal.path for proposal in find_slots(model, example)] == expected
+    assert [p.requires_grad for p in model.parameters()] == learning
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_what_is_torchscript_is_passed_over() -> None:
+    model = nn.Sequential(torch.jit.script(nn.Sequential(nn.Linear(4, 6), nn.ReLU())), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2))
+    found = find_slots(model, EXAMPLE)
+    assert [proposal.path for proposal in found] == ["2"]
+    assert "TorchScript" in found.rejected["0"]
+    with pytest.raises(SlotError, match=r"'0.1'.*TorchScript"):
+        Growable(model, ["0.1"], EXAMPLE)
+    plain = grow_one(model, "2", EXAMPLE).harvest()
+    assert torch.equal(plain[0](EXAMPLE), model[0](EXAMPLE))
+
+
+def test_a_lazy_layer_has_to_be_run_once_before() -> None:
+    model = nn.Sequential(nn.LazyLinear(6), nn.ReLU(), nn.Linear(6, 2))
+    with pytest.raises(SlotError, match=r"parameter '0.weight' has no shape yet"):
+        find_slots(model, EXAMPLE)
+    model(EXAMPLE)
+    assert [proposal.path for proposal in find_slots(model, EXAMPLE)] == ["1"]
 
 
 def test_a_model_without_any_place_gets_no_proposal() -> None:
