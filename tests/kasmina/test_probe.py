@@ -438,7 +438,13 @@ class Cells(nn.Module):
 
 def generator() -> nn.Module:
     return nn.Sequential(
-        nn.Linear(5, 36), nn.Unflatten(1, (4, 3, 3)), nn.BatchNorm2d(4), nn.ReLU(), nn.ConvTranspose2d(4, 3, 2, 2), nn.ReLU(), nn.Conv2d(3, 1, 1)
+        nn.Linear(5, 36),
+        nn.Unflatten(1, (4, 3, 3)),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.ConvTranspose2d(4, 3, 2, 2),
+        nn.ReLU(),
+        nn.Conv2d(3, 1, 1),
     )
 
 
