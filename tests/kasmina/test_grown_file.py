@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import safetensors.torch
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import esper
 from esper.kasmina import Growable
@@ -131,14 +133,30 @@ def layers_of_one() -> nn.Sequential:
     return nn.Sequential(*layers())
 
 
-def test_what_a_host_keeps_besides_tensors_is_kept_where_it_is_plain(tmp_path: Path) -> None:
-    net = grow_one(Told("a tale"), "block", EXAMPLE)
+TALES = ["a tale", (1, (2, "three")), {"a": None, 2: [True]}, {"!tuple": 1.5}, F.gelu, {"kind": nn.Linear, "as": (torch.float16,)}]
+
+
+@pytest.mark.parametrize("tale", TALES, ids=str)
+def test_what_a_host_keeps_besides_tensors_is_kept(tale: Any, tmp_path: Path) -> None:
+    net = grow_one(Told(tale), "block", EXAMPLE)
     esper.save_grown(net, tmp_path / "grown.safetensors")
-    loaded = esper.load_grown(Told, tmp_path / "grown.safetensors")
-    assert loaded.told == "a tale"
+    loaded = esper.load_grown(lambda: Told(tale), tmp_path / "grown.safetensors")
+    assert loaded.told == tale
     assert_same(loaded, net.harvest(), EXAMPLE)
-    with pytest.raises(StateError, match="cannot hold '_extra_state' of the host's state dict, a dict that JSON would not give back"):
-        esper.save_grown(grow_one(Told((1, 2)), "block", EXAMPLE), tmp_path / "other.safetensors")
+
+
+def test_what_changed_besides_tensors_comes_from_the_file_and_what_only_has_a_name_from_the_host(tmp_path: Path) -> None:
+    net = grow_one(Told({"by": F.gelu, "steps": (1, 2)}), "block", EXAMPLE)
+    esper.save_grown(net, tmp_path / "grown.safetensors")
+    assert esper.load_grown(lambda: Told({"by": F.gelu, "steps": ()}), tmp_path / "grown.safetensors").told["steps"] == (1, 2)
+    with pytest.raises(StateError, match=r"another host: '_extra_state'\['told'\]\['by'\] was .*gelu there and is .*relu here"):
+        esper.load_grown(lambda: Told({"by": F.relu}), tmp_path / "grown.safetensors")
+
+
+@pytest.mark.parametrize(("tale", "word"), [(lambda: None, "function"), (math.nan, "the number nan"), ({1}, "class set")], ids=str)
+def test_what_no_file_can_hold_is_refused_before_anything_is_written(tale: Any, word: str, tmp_path: Path) -> None:
+    with pytest.raises(StateError, match=f"cannot hold '_extra_state' of the host's state dict, which has in it .*{word}"):
+        esper.save_grown(grow_one(Told(tale), "block", EXAMPLE), tmp_path / "other.safetensors")
     assert not (tmp_path / "other.safetensors").exists()
 
 

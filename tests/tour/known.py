@@ -4,17 +4,9 @@ from __future__ import annotations
 
 LATE_HOOKS = "the model reads hidden states by hooks of its own, which are in another order in what is harvested"
 PAST_HOOKS = "its backward pass runs the parts of a layer past the layer's hooks, so a seed gets no gradient"
-FUNCTIONS = "its state dict holds functions, which no file can"
-SMALL = "a gate takes the gradients inside a seed for vanished beside that of its scale"
 
 KNOWN: dict[str, dict[str, str]] = {
     "transformers/reformermodelwithlmhead": {"grows": PAST_HOOKS},
     "transformers/segformerforsemanticsegmentation": {"saves": LATE_HOOKS, "harvests": LATE_HOOKS},
     "transformers/dptfordepthestimation": {"saves": LATE_HOOKS, "harvests": LATE_HOOKS},
-    "transformers/upernetforsemanticsegmentation": {"grows": SMALL},
-    "transformers/encodecmodel": {"grows": SMALL},
-    "vit-pytorch/xcit-xcit": {"grows": SMALL},
-    "neuraloperator/fno": {"saves": FUNCTIONS},
-    "neuraloperator/fno-1d": {"saves": FUNCTIONS},
-    "neuraloperator/tfno": {"saves": FUNCTIONS},
 }

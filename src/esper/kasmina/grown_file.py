@@ -21,6 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from esper.kasmina import extras
 from esper.kasmina.blending import Gating
 from esper.kasmina.blueprints import BLUEPRINTS, SlotShape, build
 from esper.kasmina.copying import copied
@@ -70,9 +71,9 @@ def save_grown(model: Growable, path: str | Path, live: str = "drop") -> None:
         raise ConfigError(f"save_grown saves a Growable, found {type(model).__name__}; a plain module has torch.save")
     path = Path(path)
     kept = model.kept_by(live)
-    tensors, aliases, extras = _sorted(path, model.harvest(live).state_dict())
+    tensors, aliases, others = _sorted(path, model.harvest(live).state_dict())
     slots = [to_plain(_grown(model.slots[id])) for id in kept]
-    text = json.dumps({"version": VERSION, "slots": slots, "aliases": aliases, "extras": extras}, allow_nan=False)
+    text = json.dumps({"version": VERSION, "slots": slots, "aliases": aliases, "extras": others}, allow_nan=False)
     # "pt", so that others who read safetensors take it for what it is besides: the weights of a torch network.
     metadata = {"format": "pt", HEADER: text, "sha256": _digest(text, tensors)}
     try:
@@ -106,7 +107,8 @@ def load_grown(factory: Callable[[], nn.Module] | nn.Module, path: str | Path) -
         part = traced_part(way, _place(path, slot), seed, gating, slot.style, slot.alpha, host.training)
         attach(host, slot.path, way, part.to(device))
     network = plain_host(host)
-    _fill(path, network, {**tensors, **{name: tensors[first] for name, first in about["aliases"].items()}, **about["extras"]})
+    tied = {name: tensors[first] for name, first in about["aliases"].items()}
+    _fill(path, network, {**tensors, **tied}, about["extras"])
     return network
 
 
@@ -179,14 +181,11 @@ def _sorted(path: Path, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], di
     """A state dict as tensors, names of tied ones with the first name of each, and what is no tensor."""
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
-    extras: dict[str, Any] = {}
+    others: dict[str, Any] = {}
     known: dict[tuple[Any, ...], str] = {}
     for name, value in state.items():
         if not isinstance(value, Tensor):
-            if not _is_plain(value):
-                kind = type(value).__name__
-                raise StateError(f"{path} cannot hold {name!r} of the host's state dict, a {kind} that JSON would not give back")
-            extras[name] = value
+            others[name] = _plain(path, name, value)
             continue
         if value.layout is not torch.strided or value.is_quantized:
             raise StateError(f"{path} cannot hold {name!r} of the host's state dict, which is {value.layout}; expected a dense tensor")
@@ -196,15 +195,15 @@ def _sorted(path: Path, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], di
         else:
             known[where] = name
             tensors[name] = value.detach().resolve_conj().resolve_neg().cpu().contiguous().clone()
-    return tensors, aliases, extras
+    return tensors, aliases, others
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether a value is the same after it was written as JSON and read again."""
+def _plain(path: Path, name: str, value: Any) -> Any:
+    """What is no tensor, as JSON."""
     try:
-        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
-    except (TypeError, ValueError):
-        return False
+        return extras.write(value)
+    except TypeError as error:
+        raise StateError(f"{path} cannot hold {name!r} of the host's state dict, which has in it {error}") from error
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -231,10 +230,14 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return about, tensors
 
 
-def _fill(path: Path, network: nn.Module, state: dict[str, Any]) -> None:
-    """Load the state into a network of the same structure."""
+def _fill(path: Path, network: nn.Module, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
+    """Load tensors and whatever else is in the state into a network of the same structure."""
     expected = network.state_dict(keep_vars=True)
     other = f"{path} was grown from another host"
+    try:
+        state = tensors | {name: extras.read(value, expected.get(name), repr(name)) for name, value in plain.items()}
+    except StateError as error:
+        raise StateError(f"{other}: {error}") from None
     for name, mine in expected.items():
         if name not in state:
             raise StateError(f"{other}: it has no {name!r}{_near(name, state)}")
