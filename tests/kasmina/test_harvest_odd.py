@@ -471,3 +471,41 @@ def test_a_network_that_changes_its_precision_after_it_was_wrapped_is_harvested_
     kept = net.harvest(live="keep")
     assert {p.dtype for p in kept.parameters()} == {dtype}
     assert_equal(outputs(kept, example), outputs(net, example), tolerance=4 * torch.finfo(dtype).eps)
+
+
+class Captures(nn.Module):
+    """Takes the features of a block from a hook of its own, which is hung up in the first forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.head = Defaults(), nn.Linear(4, 2)
+        self.block.seen = None
+        self.hooked = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The head works on what the hook has seen."""
+        if not self.hooked:
+            self.hooked = True
+            self.block.register_forward_hook(keep)
+        self.block(x)
+        return self.head(torch.tanh(self.block.seen))
+
+
+def keep(module: nn.Module, args: Any, output: Tensor) -> None:
+    module.seen = output
+
+
+@pytest.mark.parametrize("passes", [0, 1])
+def test_hooks_of_others_see_what_has_grown_whenever_they_were_hung_up(passes: int) -> None:
+    torch.manual_seed(0)
+    model, x = Captures(), torch.randn(3, 4)
+    for _ in range(passes):
+        model(x)
+    net = grow_one(model, "block", x)
+    expected = outputs(net, x)
+    with torch.no_grad():
+        assert not torch.equal(expected[0], net.host.head(torch.tanh(net.host.block.forward(x))))
+    plain = net.harvest()
+    assert torch.equal(outputs(plain, x)[0], expected[0])
+    again = grow_one(plain, "block", x)
+    assert torch.equal(outputs(again.harvest(), x)[0], outputs(again, x)[0])

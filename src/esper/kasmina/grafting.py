@@ -8,6 +8,7 @@ hook; there the nearest module outside does.
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils.hooks import RemovableHandle
 
 from esper.kasmina.blending import Graft
 from esper.kasmina.fast_path import packing_encoders
@@ -97,6 +99,7 @@ def attach(host: nn.Module, path: str, way: Way, part: nn.Module) -> Callable[[]
     if way.kind is Kind.HOOK:
         # Under its name: a number, as torch counts hooks, would be given away again in a process that unpickles the network.
         hooks[name] = part
+        _move_first(module, name)
     added = _add_node(module, name) if way.kind is Kind.NODE else None
     packing = packing_encoders(host, path)
     for encoder in packing:
@@ -112,6 +115,20 @@ def attach(host: nn.Module, path: str, way: Way, part: nn.Module) -> Callable[[]
         del home._modules[name]
 
     return detach
+
+
+def hook_first(module: nn.Module, hook: Callable[..., Any]) -> RemovableHandle:
+    """A forward hook that runs before those of others, whenever they are registered: what grows belongs to the module, and whoever looks at
+    its output sees it. What has grown before, in a network that was harvested, still comes first."""
+    handle = module.register_forward_hook(hook)
+    _move_first(module, handle.id)
+    return handle
+
+
+def _move_first(module: nn.Module, key: int | str) -> None:
+    hooks: OrderedDict[int | str, Any] = module._forward_hooks  # type: ignore[assignment]
+    for other in [each for each in hooks if isinstance(each, int) and each != key]:
+        hooks.move_to_end(other)
 
 
 def _numbered(name: str) -> Iterator[str]:

@@ -19,6 +19,7 @@ from esper.kasmina.facade import class_for, rebuild, shown
 from esper.kasmina.fast_path import FastPath
 from esper.kasmina.gates import NEXT_GATE, judge
 from esper.kasmina.gradients import SUMS, GradientMeter, Scale, gradient_stats
+from esper.kasmina.grafting import hook_first
 from esper.kasmina.harvest import harvest
 from esper.kasmina.norms import (
     HARVEST_SAMPLES,
@@ -111,7 +112,7 @@ class Growable(nn.Module):
         self.slots = Slots(Slot(id, places[path], isolation, checkpoint) for id, path in named.items())
         """The slots by id, in the order given."""
         self.host_meter.to(places[next(iter(named.values()))].device)
-        self._handles = [model.get_submodule(s.place.path).register_forward_hook(s.hook) for s in self.slots.values()]
+        self._handles = [hook_first(model.get_submodule(slot.place.path), slot.hook) for slot in self.slots.values()]
         self._fast_path = FastPath(model, self.slots.values(), self._handles)
         self._follower: Follower | None = None
         self._ranks: Ranks | None = None
