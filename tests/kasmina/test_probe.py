@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import esper
 from esper.kasmina import Growable, find_slots
@@ -476,6 +477,36 @@ def test_what_is_torchscript_is_passed_over() -> None:
         Growable(model, ["0.1"], EXAMPLE)
     plain = grow_one(model, "2", EXAMPLE).harvest()
     assert torch.equal(plain[0](EXAMPLE), model[0](EXAMPLE))
+
+
+class Sparing(nn.Module):
+    """Runs two blocks without gradients: for good, or until the backward pass runs them again."""
+
+    def __init__(self, frozen: bool) -> None:
+        super().__init__()
+        self.frozen = frozen
+        self.early, self.middle, self.late = (nn.Sequential(nn.Linear(n, 6), nn.ReLU()) for n in (4, 6, 6))
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.frozen:
+            return self.head(self.late(checkpoint(self.middle, self.early(x), use_reentrant=True)))
+        with torch.no_grad():
+            x = self.middle(self.early(x))
+        return self.head(self.late(x))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True")
+@pytest.mark.parametrize(("frozen", "expected"), [(True, ["late"]), (False, ["early", "middle", "late"])])
+def test_where_no_gradient_arrives_is_no_place_and_where_one_comes_later_is(frozen: bool, expected: list[str]) -> None:
+    model = Sparing(frozen)
+    model.early[0].weight.grad = torch.ones(6, 4)
+    before = fingerprint(model)
+    found = find_slots(model, EXAMPLE)
+    assert [proposal.path for proposal in found] == expected
+    assert fingerprint(model) == before
+    assert torch.equal(model.early[0].weight.grad, torch.ones(6, 4))
+    assert ("runs without gradients" in found.rejected.get("early", "")) is frozen
 
 
 def test_a_lazy_layer_has_to_be_run_once_before() -> None:

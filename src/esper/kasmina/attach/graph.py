@@ -18,6 +18,8 @@ class Role(Enum):
     """They are the output, or become it without any further weight: whatever grows there changes the answer itself."""
     DEAD = auto()
     """The output does not depend on them."""
+    CUT = auto()
+    """They are computed without gradients, and none arrives in the backward pass either."""
 
 
 def roles(outputs: Iterable[Tensor], features: Collection[Node], parameters: Iterable[nn.Parameter]) -> dict[Node, Role]:

@@ -134,6 +134,8 @@ def _senseless(survey: Survey, path: str, features: Tensor, place: Place) -> str
         return "it gives the model's output, without any weight behind it; whatever grows there changes the answer itself"
     if role is Role.DEAD:
         return "the model's output does not depend on it, so no gradient would arrive"
+    if role is Role.CUT:
+        return "its part of the forward pass runs without gradients, so none would arrive"
     if not survey.depends(path):
         return NO_SAMPLES
     if not bool(features.isfinite().all()):

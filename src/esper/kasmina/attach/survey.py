@@ -21,7 +21,7 @@ from esper.kasmina.attach.variation import Example, one_changed, one_more, other
 from esper.kasmina.blueprints.registry import SlotShape
 from esper.kasmina.fast_path import no_fast_path
 from esper.kasmina.layout import Layout, named_layout
-from esper.kasmina.outputs import holder_of
+from esper.kasmina.outputs import floating_leaves, holder_of, replaced
 from esper.kasmina.slot import Place, Slot
 from esper.leyline.errors import SlotError
 from esper.leyline.reports import Topology
@@ -146,7 +146,7 @@ class Survey:
     def _graph(self) -> tuple[dict[str, Role], set[str]]:
         """What modules' features are to the output, and which depend on floating-point inputs, read from a pass with gradients.
 
-        Nothing is known of modules that take no part in gradients.
+        Nothing is known of modules that are run without gradients at first and with them in the backward pass.
         """
         inputs: list[Tensor] = []
 
@@ -170,7 +170,37 @@ class Survey:
         nodes = {node for each in calls.values() for node in each}
         role_of, depending = roles(outputs, nodes, self.model.parameters()), depends_on(nodes, inputs)
         found = {path: main_role(role_of[node] for node in each) for path, each in calls.items()}
+        without = {path: seen.module for path, seen in watch.sightings.items() if seen.calls and not seen.nodes}
+        found |= dict.fromkeys(without.keys() - self._reached(without), Role.CUT)
         return found, {path for path, each in calls.items() if not depending.isdisjoint(each)}
+
+    def _reached(self, modules: Mapping[str, nn.Module]) -> set[str]:
+        """Those of the modules where gradients arrive in a backward pass in training mode: it may run them once more, as one that saves
+        memory does. All of them where that pass fails."""
+        if not modules:
+            return set()
+        scales = {path: torch.ones((), requires_grad=True) for path in modules}
+
+        def scaled(path: str, output: Any) -> Any:
+            features = features_of(output)
+            if not isinstance(features, Tensor) or not features.is_floating_point():
+                return output
+            return replaced(output, features, features * scales[path].to(features))
+
+        hooks = [each.register_forward_hook(lambda _, __, out, path=path: scaled(path, out)) for path, each in modules.items()]
+        gradients = [(p, p.grad) for p in self.model.parameters()]
+        try:
+            with untouched(self.model), modes_kept(self.model), _unfrozen(self.model):
+                outputs = floating_leaves(call(self.model.train(), self.example))
+                sum((leaf.float().sum() for leaf in outputs if leaf.requires_grad), start=torch.zeros(())).backward()
+        except Exception:
+            return set(modules)
+        finally:
+            for hook in hooks:
+                hook.remove()
+            for parameter, gradient in gradients:
+                parameter.grad = gradient
+        return {path for path, scale in scales.items() if scale.grad is not None}
 
     def role(self, path: str) -> Role | None:
         """What a module's features are to the model's output; None where that is not known."""
