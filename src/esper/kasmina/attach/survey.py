@@ -189,6 +189,7 @@ class Survey:
 
         hooks = [each.register_forward_hook(lambda _, __, out, path=path: scaled(path, out)) for path, each in modules.items()]
         gradients = [(p, p.grad) for p in self.model.parameters()]
+        self.model.zero_grad()
         try:
             with untouched(self.model), modes_kept(self.model), _unfrozen(self.model):
                 outputs = floating_leaves(call(self.model.train(), self.example))
