@@ -117,6 +117,30 @@ def thirty_events(rank: int) -> dict[str, Any]:
     return {"parameters": values(net), "stages": {s: net.report(s).stage for s in SLOTS}, "live": live, "refusals": refusals}
 
 
+def hooked(rank: int) -> list[Tensor]:
+    """A hook in place of the reduction of the host's gradients, one that sends a message when another has arrived."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    net = mlp()
+    model = DistributedDataParallel(net)
+    model.register_comm_hook(powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
+    lead_by_hand(net)
+    optimizer = sgd(net)
+    for start in range(0, len(X), BATCH):
+        mine = slice(start + rank * BATCH // SIZE, start + (rank + 1) * BATCH // SIZE)
+        optimizer.zero_grad()
+        F.cross_entropy(model(X[mine]), Y[mine]).backward()
+        optimizer.step()
+    net.tick()
+    return values(net)
+
+
+def joined(model: DistributedDataParallel) -> None:
+    """A step as for uneven data."""
+    with model.join():
+        model(X[:8]).sum().backward()
+
+
 class Forked(nn.Module):
     """Goes through its second layer only for inputs above zero."""
 
@@ -266,7 +290,7 @@ def mistakes(rank: int) -> dict[str, str]:
     found["FSDP inside"] = error_of(lambda: Growable(nn.Sequential(sharded, nn.Linear(6, 3)), ["0"], X[:4]))
     inside = DistributedDataParallel(nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3)))
     found["DDP inside"] = error_of(lambda: Growable(inside, ["module.0"], X[:4]))
-    del model
+    found["join"] = error_of(lambda: joined(model))
     return found
 
 
@@ -314,6 +338,7 @@ def main(rank: int, folder: Path) -> None:
         found["accumulated"] = grow_by_plan("ste", rank, SIZE, micro=2)
         found["accumulated shadow"] = grow_by_plan("shadow", rank, SIZE, micro=2)
         found["outer"] = grow_by_plan("ste", rank, SIZE, outer=True)
+        found["hooked"] = hooked(rank)
         found["missing"] = missing_gradients(rank)
         found["buffers"] = buffers_of_seeds(rank)
         found["grown before"] = grown_before(rank)

@@ -66,7 +66,6 @@ REFUSALS = [
     (Gate.G2, {"gradients": None}, "gradients not measured", True),
     (Gate.G2, {"gradients": gradients(exploding=0.01, peak=12.34)}, EXPLODING.format("12.3"), True),
     (Gate.G2, {"gradients": gradients(negligible=0.62)}, "gradient health 0.69 below 0.7", True),
-    (Gate.G2, {"gradient_ratio": None}, "gradient ratio not measured", False),
     (Gate.G2, {"gradient_ratio": 0.0099}, "gradient ratio 0.0099 below 0.01", False),
     (Gate.G2, {"gradient_ratio": NAN}, "gradient ratio nan below 0.01", False),
     (Gate.G2, {"trial_contribution": None}, "trial contribution not measured", False),
@@ -126,11 +125,11 @@ def test_a_gradient_that_is_not_finite_fails_both_health_gates_with_both_reasons
 
 
 def test_every_failure_is_named_not_only_the_first() -> None:
-    verdict = ask(Gate.G2, epochs_in_stage=1, gradients=None, gradient_ratio=None, trial_contribution=-1.0)
+    verdict = ask(Gate.G2, epochs_in_stage=1, gradients=None, gradient_ratio=0.001, trial_contribution=-1.0)
     assert verdict.reasons == (
         "gradients not measured",
         "1 epochs in TRAINING, at least 3 needed",
-        "gradient ratio not measured",
+        "gradient ratio 0.0010 below 0.01",
         "trial contribution -1.00 points, at least 0.0 needed",
     )
     assert str(verdict) == "G2 refused: " + "; ".join(verdict.reasons)

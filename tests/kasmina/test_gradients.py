@@ -62,6 +62,19 @@ def test_the_health_of_a_seed_does_not_depend_on_the_scale_of_the_loss(factor: f
     assert (host.exploding > 0.5, host.vanishing > 0.5, host.negligible < 0.5) == (factor > 1, factor < 1, True)
 
 
+def test_beside_a_frozen_host_a_seed_is_not_asked_how_large_its_gradient_is_next_to_the_hosts() -> None:
+    net = grow(gates=GateConfig(min_training_epochs=0))
+    net.host.requires_grad_(False)
+    net.germinate("mix", "mlp_small")
+    net.advance("mix")
+    F.cross_entropy(net(IMAGES), LABELS).backward()
+    net.measure_gradients()
+    net.record("mix", trial_contribution=1.0)
+    assert (net.report("mix").gradient_ratio, net.report("mix").host_gradient) == (None, None)
+    net.advance("mix")
+    assert net.at(Stage.BLENDING) == ["mix"]
+
+
 def test_norm_is_over_all_tensors_and_peak_over_single_ones() -> None:
     found = measured([[3.0, 4.0], [12.0, 0.0]])  # norms 5 and 12: together 13
     assert (found.steps, found.norm, found.peak) == (1, 13.0, 12.0)

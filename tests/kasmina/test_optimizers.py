@@ -276,14 +276,35 @@ def test_an_optimiser_that_follows_later_takes_the_seeds_over() -> None:
     assert first.param_groups[3]["params"] == []
 
 
+def test_seeds_of_a_frozen_host_may_share_their_optimiser_with_another_module() -> None:
+    net, head = grow(), nn.Linear(3, 3)
+    net.host.requires_grad_(False)
+    optimizer = optim.SGD([*net.parameter_groups(), {"params": head.parameters()}], lr=0.1)
+    net.follow(optimizer)
+    net.germinate("mix", "mlp_small")
+    net.advance("mix")
+    before, fixed = values(seed_of(net, "mix")), values(net.host)
+    head(net(IMAGES)).sum().backward()
+    optimizer.step()
+    assert not same(values(seed_of(net, "mix")), before)
+    assert same(values(net.host), fixed)
+
+
 # What cannot follow
 
 
-def test_lbfgs_cannot_follow() -> None:
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (optim.LBFGS, "LBFGS has one fixed parameter group and cannot follow the growth; use SGD or Adam"),
+        (optim.Muon, "Muon steps matrices alone, and seeds have other parameters as well; let the optimiser of your .* other parameters"),
+        (optim.SparseAdam, "SparseAdam steps sparse gradients alone, and those of seeds are dense; let the optimiser of your"),
+    ],
+)
+def test_an_optimiser_that_could_not_step_seeds_cannot_follow(kind: type[optim.Optimizer], message: str) -> None:
     net = grow()
-    assert_refuses_to_follow(
-        net, optim.LBFGS(net.host.parameters()), "LBFGS has one fixed parameter group and cannot follow the growth; use SGD or Adam"
-    )
+    matrices = [p for p in net.host.parameters() if p.dim() == 2]
+    assert_refuses_to_follow(net, kind(matrices), message)  # type: ignore[call-arg]
 
 
 def test_an_optimiser_of_another_network_cannot_follow() -> None:

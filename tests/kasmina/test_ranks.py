@@ -53,6 +53,10 @@ def test_two_ranks_with_half_a_batch_each_train_as_one_process_with_the_whole(
     close(found[0][how], grow_by_plan(isolation), tolerance)
 
 
+def test_a_hook_that_sends_more_than_once_is_done_before_the_seeds_are_reduced(found: list[dict[str, Any]]) -> None:
+    assert same(found[0]["hooked"], found[1]["hooked"])
+
+
 def test_a_gradient_that_one_rank_lacks_counts_as_zero_and_one_that_all_lack_stays_missing(found: list[dict[str, Any]]) -> None:
     first, second = (each["missing"] for each in found)
     assert same(first["one"], second["one"])
@@ -92,6 +96,7 @@ MISTAKES = {
     "record": r"at the end of an epoch: of slot '1', trial_contribution is 1\.0 on rank 0 and 2\.0 on rank 1",
     "FSDP around": r"FullyShardedDataParallel shards parameters, and seeds that grow later cannot be; wrap the Growable in Distributed",
     "FSDP inside": r"the model is sharded by FullyShardedDataParallel, and seeds are not; grow it first",
+    "join": r"a rank that has come to its end cannot stand in .*; give every rank the same number of steps, without join\(\): drop the last",
     "DDP inside": r"DistributedDataParallel goes around the Growable, not inside",
 }
 

