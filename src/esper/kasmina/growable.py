@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn, optim
 from torch.utils import _pytree as pytree
 
-from esper.kasmina import commands, counterfactuals
-from esper.kasmina.attach.running import check_parameters, modes_kept, untouched
+from esper.kasmina import commands, counterfactuals, shadow
+from esper.kasmina.attach.running import check_parameters
 from esper.kasmina.attach.survey import probe
 from esper.kasmina.attach.variation import Example
 from esper.kasmina.facade import class_for, rebuild, shown
@@ -32,7 +32,7 @@ from esper.kasmina.norms import (
     tracked_norms,
 )
 from esper.kasmina.optimizer_groups import SLOT_KEY, Follower, innermost
-from esper.kasmina.ranks import Ranks, alike, unwatched
+from esper.kasmina.ranks import Ranks, alike
 from esper.kasmina.slot import FIGURES, FRESH, Form, Place, Slot, Slots
 from esper.kasmina.state import check_state
 from esper.kasmina.trial import unharvestable
@@ -481,32 +481,11 @@ class Growable(nn.Module):
     def shadow_backward(self, closure: Callable[[], Tensor]) -> Tensor | None:
         """Train the seeds in TRAINING in a pass of their own: `closure` runs this model and returns the loss.
 
-        The loss feels each of these seeds at its target alpha; only they get gradients, added to their `.grad`. Batch norms use their
-        running statistics, so that a seed learns what it will be judged by in a trial. Buffers and random streams are left as they were.
-        Under DistributedDataParallel `closure` runs this model, not the wrapper, and the gradients are reduced over the ranks.
-        None when no seed is in TRAINING.
+        The loss feels each of these seeds at its target alpha; only they get gradients, added to their `.grad`. Buffers and random streams
+        are left as they were. Under DistributedDataParallel `closure` runs this model, not the wrapper, and the gradients are reduced over
+        the ranks. None when no seed is in TRAINING.
         """
-        training = [slot for slot in self.slots.values() if slot.state.stage is Stage.TRAINING]
-        if not training:
-            return None
-        with untouched(self.host), modes_kept(self.host), unwatched(self.ranks), self.trial(*(slot.id for slot in training)):
-            for norm in tracked_norms(self.host):
-                norm.training = False
-            loss = closure()
-            parameters = [p for slot in training for p in slot.seed_parameters() if p.requires_grad]
-            # Inside, because a host that recomputes its activations runs its forward pass again here.
-            grads: Sequence[Tensor | None] = torch.autograd.grad(loss, parameters, allow_unused=True)
-        if self.ranks is not None:
-            grads = self.ranks.mean(parameters, grads)
-        for parameter, grad in zip(parameters, grads, strict=True):
-            if grad is None:
-                continue
-            if parameter.grad is None:
-                # In the parameter's own memory layout, which a channels-last host's gradients do not have and fused optimisers ask for.
-                parameter.grad = torch.empty_like(parameter).copy_(grad)
-            else:
-                parameter.grad += grad
-        return loss.detach()
+        return shadow.backward(self.host, self.slots, self.ranks, closure)
 
     # Counterfactuals
 
