@@ -526,6 +526,16 @@ def test_a_module_that_the_host_does_more_with_than_call_is_proposed_too() -> No
     assert [proposal.path for proposal in find_slots(ReadsWeight(), EXAMPLE)] == ["layer", "other"]
 
 
+def test_proposals_can_be_taken_as_they_are() -> None:
+    specimen = BY_NAME["mlp"]
+    model, example = specimen.model(), specimen.example()
+    found = find_slots(model, example)
+    assert Growable(model, found, example).slot_ids == ("1", "3")
+    assert Growable(specimen.model(), {"last": found[-1]}, example).slots["last"].place.path == "3"
+    with pytest.raises(SlotError, match="no place for a slot was found among 2 modules"):
+        Growable(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), find_slots(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), EXAMPLE), EXAMPLE)
+
+
 def test_every_mistake_is_an_esper_error() -> None:
     assert issubclass(SlotError, EsperError)
     with pytest.raises(esper.EsperError):

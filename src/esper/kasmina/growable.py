@@ -12,6 +12,7 @@ from torch import Tensor, nn, optim
 from torch.utils import _pytree as pytree
 
 from esper.kasmina import commands, counterfactuals, shadow
+from esper.kasmina.attach.proposal import Proposal, Proposals
 from esper.kasmina.attach.running import check_parameters
 from esper.kasmina.attach.survey import probe
 from esper.kasmina.attach.variation import Example
@@ -51,7 +52,7 @@ class Growable(nn.Module):
     """Wraps a model so that seeds can grow at its slots. The model itself is not changed: slots are forward hooks.
 
     model: any nn.Module; it stays reachable, under its own state-dict names, as `.host`.
-    slots: module paths, or a mapping from ids of your choice to paths. `esper.find_slots(model, example)` proposes some.
+    slots: module paths, or what `esper.find_slots(model, example)` proposes, or a mapping from ids of your choice to either.
     example: an input for one probe forward: a tensor, a tuple of positional arguments, or a dict of keyword arguments.
     isolation: how a seed in TRAINING is kept from touching the host; see `Isolation`.
     gates, lifecycle: what the gates ask, and how long stages last.
@@ -73,7 +74,7 @@ class Growable(nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        slots: Sequence[str] | Mapping[str, str],
+        slots: Sequence[str | Proposal] | Mapping[str, str | Proposal],
         example: Example,
         *,
         isolation: Isolation = "boost",
@@ -88,7 +89,10 @@ class Growable(nn.Module):
         super().__init__()
         if isolation not in get_args(Isolation):
             raise unknown("isolation", str(isolation), get_args(Isolation))
-        named = dict(slots) if isinstance(slots, Mapping) else {path: path for path in slots}
+        if isinstance(slots, Proposals) and not slots:
+            raise SlotError(slots.why_none())
+        chosen = slots if isinstance(slots, Mapping) else {_path(place): place for place in slots}
+        named = {id: _path(place) for id, place in chosen.items()}
         if isinstance(slots, str) or not named or len(named) != len(slots):
             raise SlotError(f"slots is a list of distinct module paths, or a mapping from ids to paths, found {slots!r}")
         for id in named:
@@ -604,6 +608,10 @@ class Growable(nn.Module):
         # A copy starts without an optimiser, a loader and other ranks, which belong to the original, and compiles for itself.
         own: dict[str, Any] = {"_follower": None, "_ranks": None, "_aside": [], "_entries": {}, "_figures": None, "reference": None}
         return {**self.__dict__, **own}
+
+
+def _path(place: str | Proposal) -> str:
+    return place.path if isinstance(place, Proposal) else place
 
 
 def growable_in(model: object) -> Growable:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from esper.kasmina.attach.places import Proposal, find_slots
+from esper.kasmina.attach.places import find_slots
+from esper.kasmina.attach.proposal import Proposal
 from esper.kasmina.attach.running import call, untouched
 from esper.kasmina.attach.survey import probe
 from esper.kasmina.attach.variation import Example
