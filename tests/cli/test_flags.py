@@ -148,6 +148,15 @@ def test_help_of_everything_has_the_nested_fields_too() -> None:
     assert "--inner.on, --no-inner.on" in text
 
 
+def test_help_is_as_wide_as_the_terminal_but_for_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    example = "  esper slots model.py:make_net --input 8x3x32x32"
+    parser = Parser(prog="esper", usage="esper", description="some words " * 9, epilog=f"examples, of which\nthere is one:\n{example}")
+    told = parser.format_help().splitlines()
+    assert told[-2:] == ["examples, of which there is one:", example]
+    assert max(len(line) for line in told[:-1]) <= 40
+
+
 def test_docstrings_of_fields_are_found_through_the_bases() -> None:
     assert field_docs(Outer) == {"count": "How many.", "name": "A name.", "mode": "How."}
 

@@ -11,7 +11,7 @@ import pytest
 from esper.cli.main import main
 
 MODEL = """\
-import torch
+import sys, torch
 from torch import nn
 from beside import WIDTH
 
@@ -30,6 +30,24 @@ class Tokens(nn.Module):
     def forward(self, ids, mask):
         return self.head(self.block(self.table(ids)) * mask[..., None])
 
+    @staticmethod
+    def small():
+        return Tokens()
+
+def prints():
+    print("building")
+    return make_net().double()
+
+def wide(width):
+    return make_net()
+
+def leaves():
+    sys.exit(0)
+
+class Leaves(nn.Module):
+    def forward(self, x):
+        sys.exit(0)
+
 ready = make_net()
 NUMBER = 3
 
@@ -47,9 +65,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "beside.py").write_text("WIDTH = 4\n")
     (tmp_path / "broken.py").write_text("def make(:\n")
+    (tmp_path / "package/inner").mkdir(parents=True)
+    (tmp_path / "package/__init__.py").touch()
+    (tmp_path / "package/inner/__init__.py").touch()
+    (tmp_path / "package/inner/part.py").write_text("from ..model import make_net\n")
+    (tmp_path / "package/model.py").write_text("import beside\n" + MODEL)
+    (tmp_path / "folder.py").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    for name in ("model", "beside", "broken"):
+    for name in ("model", "beside", "broken", "package", "package.inner", "package.inner.part", "package.model"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return tmp_path
 
@@ -61,6 +85,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ["model:make_net", "--input", "2x1x8x8"],
         ["model:ready", "--input", "2x1x8x8"],
         ["model.py:with_example"],
+        ["package.inner.part:make_net", "--input", "2x1x8x8"],
+        ["package/inner/part.py:make_net", "--input", "2x1x8x8"],
     ],
 )
 def test_places_are_shown_wherever_the_model_comes_from(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,6 +104,15 @@ def test_inputs_may_be_tokens_by_keyword_and_rejected_places_say_why(capsys: pyt
     assert "tokens" in told
     assert "\nrejected:\n" in told
     assert any(line.split()[:1] == ["head"] for line in told.partition("rejected:")[2].splitlines())
+
+
+def test_a_model_may_be_in_a_class_and_of_any_precision_and_what_it_prints_is_not_in_the_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["slots", "model.py:Tokens.small", "--input", "2x5:50", "--input", "2x5"]) == 0
+    capsys.readouterr()
+    assert main(["slots", "model.py:prints", "--input", "2x1x8x8", "--json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["parameters"] == 1626
+    assert told.err == "building\n"
 
 
 def test_everything_as_json_and_checked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,12 +135,24 @@ def test_a_model_without_a_place_says_why_and_fails_its_check(capsys: pytest.Cap
         (["model.py"], "'model.py' names no model; expected MODULE:FACTORY"),
         (["modle.py:make_net"], "there is no file modle.py; did you mean 'model.py'?"),
         (["modle:make_net"], "there is no module modle; did you mean 'model'?"),
+        (["torchvison_models:resnet"], "there is no module torchvison_models; expected a module in the present folder or of an installed"),
+        (["model.py::make_net"], "'model.py::make_net' names no model; expected MODULE:FACTORY"),
+        (["folder.py:make_net"], "folder.py is a folder; expected a .py file"),
+        (["missing/model.py:make_net"], "there is no folder missing"),
+        (["package:make_net"], "package has no 'make_net' and only modules: inner, model; expected one of them, as package.inner:make_net"),
+        (["torch.nn:qqqq"], "unknown name in torch.nn 'qqqq'; expected a function or class that gives the model"),
+        (["torch.nn:Linear"], "torch.nn:Linear needs arguments (in_features, out_features); expected a function that gives the model"),
+        (["model.py:wide"], "model.py:wide needs arguments (width); expected"),
+        (["model.py:leaves"], "model.py:leaves failed when it was called without arguments: HERE/model.py, line 32: SystemExit: 0"),
+        (["model.py:Leaves", "--input", "2x3"], "model.py:Leaves ends the program when it runs on the example input (exit code 0)"),
+        (["model.py:make_net", "--input", "9999999999999x8"], "--input '9999999999999x8' is more than this machine can hold"),
+        (["model.py:Tokens", "--input", f"2x5:{10**30}"], f"--input '2x5:{10**30}' is more than this machine can hold"),
         (["torch.nnn:Linear"], "there is no module torch.nnn; did you mean 'nn'?"),
         (["model.py:make_nte"], "unknown name in model.py 'make_nte'; did you mean 'make_net'?"),
         (["broken.py:make"], "the model's file cannot be loaded: HERE/broken.py, line 1: SyntaxError"),
         (["model.py:NUMBER"], "model.py:NUMBER is of type int; expected a function that gives the model"),
         (["model.py:number"], "model.py:number gives an object of type int; expected an nn.Module"),
-        (["model.py:fails"], "model.py:fails failed when it was called without arguments: HERE/model.py, line 27: KeyError: 'a bug'"),
+        (["model.py:fails"], "model.py:fails failed when it was called without arguments: HERE/model.py, line 45: KeyError: 'a bug'"),
         (["model.py:make_net"], "model.py:make_net gives a model without an example input; say its shape, such as --input"),
         (["model.py:make_net", "--input", "2,1,8,8"], "--input '2,1,8,8' is not understood; expected [NAME=]SHAPE[:BELOW]"),
         (["model.py:make_net", "--input", "2x0x8"], "--input '2x0x8' has a 0 in it"),

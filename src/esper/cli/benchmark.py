@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import gc
 import importlib.util
@@ -112,7 +111,6 @@ def _parser() -> Parser:
         usage="esper benchmark [NAME...] [OPTIONS]",
         description="Measure what Esper costs, in turns with what it is compared to: times are of the processor, ratios are what counts.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which benchmarks, or files with one (default: all that --list shows)")

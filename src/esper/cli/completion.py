@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 from esper.cli.flags import Parser
 from esper.leyline.errors import unknown
 
@@ -40,7 +38,6 @@ def _parser() -> Parser:
         prog="esper completion",
         description="Print a script that lets a shell complete what is typed after esper.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("shell", metavar="|".join(SHELLS), help="which shell the script is for")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 import time
@@ -80,7 +79,6 @@ def _parser(everything: bool) -> Parser:
         usage="esper evaluate POLICY [POLICY...] [OPTIONS]",
         description=ABOUT,
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("policies", nargs="+", metavar="POLICY", help="who is evaluated")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import itertools
 import textwrap
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
@@ -19,8 +20,22 @@ from esper.leyline.codec import bare
 from esper.leyline.errors import ConfigError, nearest
 
 
+class Formatter(argparse.HelpFormatter):
+    """Descriptions and epilogs as wide as the terminal, paragraph by paragraph; indented lines, such as examples, stay as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        told: list[str] = []
+        for is_plain, group in itertools.groupby(text.splitlines(), lambda line: bool(line) and not line.startswith(" ")):
+            lines = list(group)
+            told += textwrap.wrap(" ".join(lines), width, break_on_hyphens=False) if is_plain else lines
+        return "\n".join(told)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse whose mistakes are ConfigErrors: one sentence with the nearest flag, no usage text in front."""
+
+    def __init__(self, *, formatter_class: type[argparse.HelpFormatter] = Formatter, **given: Any) -> None:
+        super().__init__(formatter_class=formatter_class, **given)
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would have printed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import math
@@ -59,7 +58,6 @@ def _parser() -> Parser:
         usage='esper query RUN [RUN...] ["select ..."] [OPTIONS]',
         description="Ask runs in SQL (DuckDB). Nothing is changed, and a query reaches nothing but the runs that are named.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("runs", nargs="*", metavar="RUN", help="run folders; of several, every view has a column run")

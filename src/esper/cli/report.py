@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -58,7 +57,6 @@ def _parser() -> Parser:
         usage="esper report RUN [RUN...] [OPTIONS]",
         description="Write what came out of runs, and what happened in them, to one HTML file with plots.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders; several are shown side by side")

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from esper.cli.flags import Parser
 from esper.cli.tables import Row, print_rows
-from esper.leyline.errors import ConfigError
+from esper.leyline.errors import ConfigError, SlotError
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from esper.cli.models import Input
     from esper.kasmina import Growability
-    from esper.kasmina.attach.places import Proposals
+    from esper.kasmina.attach.proposal import Proposals
 
 EXIT_FAILED = 1
 """With --check: something that growing needs does not work with this model."""
@@ -42,16 +45,22 @@ examples:
 def main(argv: list[str]) -> int:
     """Run the command with its own arguments."""
     arguments = _parser().parse_args(argv)
-    from esper.cli.models import load_model, read_inputs
+    from esper.cli.models import load_model, make_example, read_inputs
     from esper.kasmina import check_growable, find_slots
 
-    given = read_inputs(arguments.input)
-    model, example = load_model(arguments.model)
-    example = given if given is not None else example
-    if example is None:
-        raise ConfigError(f"{arguments.model} gives a model without an example input; say its shape, such as --input 8x3x32x32")
-    found = find_slots(model, example, causal=arguments.causal)
-    checked = check_growable(model, example, [each.path for each in found]) if arguments.check and found else None
+    inputs = read_inputs(arguments.input)
+    with redirect_stdout(sys.stderr):  # what the user's code prints is no part of what is told here, least of all in JSON
+        model, example = load_model(arguments.model)
+        example = make_example(inputs, model) if inputs else example
+        if example is None:
+            raise ConfigError(f"{arguments.model} gives a model without an example input; say its shape, such as --input 8x3x32x32")
+        try:
+            found = find_slots(model, example, causal=arguments.causal)
+            checked = check_growable(model, example, [each.path for each in found]) if arguments.check and found else None
+        except SystemExit as ended:
+            raise ConfigError(f"{arguments.model} ends the program when it runs on the example input (exit code {ended.code})") from ended
+        except SlotError as error:
+            raise SlotError(f"{error}{_about_tokens(model, inputs)}") from error
     if arguments.json:
         print(json.dumps(_plain(model, found, checked), indent=2))
     else:
@@ -70,7 +79,6 @@ def _parser() -> Parser:
         usage="esper slots MODULE:FACTORY [--input SPEC...] [OPTIONS]",
         description=ABOUT,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("model", metavar="MODULE:FACTORY", help="where the model comes from")
@@ -81,6 +89,15 @@ def _parser() -> Parser:
     parser.add_argument("--check", action="store_true", help=f"also try all that growing needs; exit with {EXIT_FAILED} if some fails")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     return parser
+
+
+def _about_tokens(model: nn.Module, inputs: list[Input]) -> str:
+    """What may help where a model that looks rows up in a table was given no whole numbers."""
+    from torch import nn
+
+    if not inputs or any(each.below for each in inputs) or not any(isinstance(module, nn.Embedding) for module in model.modules()):
+        return ""
+    return f"; for whole numbers, such as tokens, say below what: --input {inputs[0].spec}:1000"
 
 
 def _print(model: nn.Module, found: Proposals, checked: Growability | None, *, rejected: bool) -> None:
@@ -105,7 +122,8 @@ def _print(model: nn.Module, found: Proposals, checked: Growability | None, *, r
         print("\nrejected:")
         print_rows([{"path": path, "why": why} for path, why in found.rejected.items()], ("path", "why"), wrapped=["path", "why"])
     elif found.rejected:
-        print(f"\nnot among them: {len(found.rejected)} other modules; --rejected says why")
+        rest = f"not among them: {len(found.rejected)} other modules; " if found else ""
+        print(f"\n{rest}--rejected says why{'' if found else ' of each'}")
     if checked is not None:
         print()
         for check in checked.checks:

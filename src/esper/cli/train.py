@@ -134,7 +134,6 @@ def _resume_parser() -> Parser:
         epilog="""\
 A run that teaches a policy can go on with other settings of learning, named as in esper train ppo:
   esper train --resume runs/digits-ppo-001 --rounds 60 --ppo.entropy-end 0.02""",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--resume", type=Path, metavar="RUN", help="the run to go on with")
@@ -157,7 +156,6 @@ def _parser(name: str, method: Method, config: type, everything: bool) -> Parser
         usage=f"esper train {name} RUN... [OPTIONS]" if method.from_runs else f"esper train {name} [OPTIONS]",
         description=f"{method.summary[0].upper()}{method.summary[1:]}.",
         epilog=f"examples:\n{method.examples}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     if method.from_runs:

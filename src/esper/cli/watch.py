@@ -62,7 +62,6 @@ def _parser() -> Parser:
         description="Watch runs: a live page in the browser, made from their folders alone. It can be started, stopped and started again "
         "at any time; runs neither wait for it nor notice it.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("path", nargs="?", type=Path, default=Path("runs"), metavar="RUN", help="a run or a folder of runs (default: runs)")

@@ -98,7 +98,6 @@ class RunCommand:
             usage=usage,
             description=description,
             epilog=examples,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
         parser.add_argument("--help-all", action="help", help="also show every setting of training, gates, controllers and so on")
