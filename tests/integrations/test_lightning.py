@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer, seed_everything
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn, optim
 
@@ -173,6 +173,37 @@ def test_mixed_precision_with_a_scaler_that_skips_steps(tmp_path):
     assert model.slots["1"].seed_parameters()[0].isfinite().all()
 
 
+class Backbone(Digits):
+    """A frozen network with a head behind it, each matrix of which a second optimiser steps."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__(net)
+        self.automatic_optimization = False
+        torch.manual_seed(5)
+        self.head = nn.Linear(10, 10)
+        net.host.requires_grad_(False)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
+        mine, others = self.optimizers()
+        self.zero_grad()
+        self.manual_backward(nn.functional.cross_entropy(self.head(self.net(batch[0])), batch[1]))
+        mine.step()
+        others.step()
+
+    def configure_optimizers(self) -> Any:
+        return [optim.Adam([*self.net.parameter_groups(), {"params": [self.head.bias]}], lr=0.02), optim.Muon([self.head.weight], lr=0.02)]
+
+
+def test_a_frozen_host_grows_by_the_optimiser_that_has_groups_for_its_slots(tmp_path):
+    before, keep = growable().host, ModelCheckpoint(dirpath=tmp_path, filename="{epoch}", save_top_k=-1)
+    whole, again = Backbone(growable()), Backbone(growable())
+    growth = train(whole, tmp_path, keep, max_epochs=6)
+    same(whole.net.host, before)
+    assert any("FOSSILIZE" in line for line in told(growth.gardener))
+    train(again, tmp_path, ckpt=tmp_path / "epoch=2.ckpt", max_epochs=6)
+    same(again, whole)
+
+
 class Foreign(Digits):
     """Its optimiser steps something else."""
 
@@ -187,6 +218,8 @@ def test_what_cannot_work_is_refused_in_a_sentence(tmp_path):
         train(Digits(nn.Sequential(growable(), growable())), tmp_path)
     with pytest.raises(ConfigError, match=r"one optimiser steps the Growable's host; .*, none of its optimisers holds its parameters"):
         train(Foreign(growable()), tmp_path)
+    with pytest.raises(ConfigError, match=r"StochasticWeightAveraging copies the module once .* update an esper\.AveragedModel"):
+        train(Digits(growable()), tmp_path, StochasticWeightAveraging(swa_lrs=0.1))
     with pytest.raises(UnknownNameError, match=r"unknown setting of a Gardener 'polcy'; did you mean 'policy'"):
         GrowthCallback(evaluate=accuracy, polcy="heuristic")
     with pytest.raises(ConfigError, match=r"evaluate is a function of the model .* found 0.5"):

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 import esper
 from esper.integrations.transformers import GrowthCallback
 from esper.leyline.errors import ConfigError
 from esper.leyline.stages import Stage
+from esper.nissa import read_events
 from tests.integrations.growing import OPEN, Eager, same, told
 
 EPOCHS, BATCHES = 8, 4
@@ -123,9 +124,51 @@ def test_the_same_trainer_trains_again_and_resumes(tmp_path):
     assert len(told(growth.gardener)) == 2 * EPOCHS
 
 
+def test_the_best_checkpoint_comes_back_as_it_was_with_what_grew_in_it(tmp_path):
+    model, growth = growable(), eager()
+    settings = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True, "metric_for_best_model": "score"}
+    tended = trainer(model, tmp_path, growth, **settings)
+    scores = iter([1.0, 0.0, 3.0, *[0.0] * 2 * EPOCHS])
+    tended.compute_metrics = lambda predicted: {"score": next(scores)}
+    kept = []
+    tended.add_callback(type("Keep", (TrainerCallback,), {"on_save": lambda *args, **known: kept.append(copy.deepcopy(model))})())
+    tended.train()
+    same(model, kept[2])
+    assert model.at(Stage.BLENDING, Stage.HOLDING), "something was growing in it"
+    assert all(p.requires_grad for p in model.harvest(live="keep").parameters())
+    tended.train()
+    assert len(told(growth.gardener)) == 2 * EPOCHS
+
+
+class Interrupt(TrainerCallback):
+    """A Trainer tells nobody when it is interrupted."""
+
+    done = False
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **known: Any) -> None:
+        if state.global_step == 3 * BATCHES and not self.done:
+            self.done = True
+            raise KeyboardInterrupt
+
+
+def test_a_training_that_was_interrupted_goes_on_with_its_record(tmp_path):
+    growth = GrowthCallback(evaluate=perplexity, policy="wait", run=tmp_path / "run")
+    tended = trainer(growable(), tmp_path, growth, save_strategy="epoch", num_train_epochs=5)
+    tended.add_callback(Interrupt())
+    with pytest.raises(KeyboardInterrupt):
+        tended.train()
+    tended.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{2 * BATCHES}"))
+    events = list(read_events(tmp_path / "run" / "events.jsonl"))
+    assert [each.epoch for each in events if each.event.kind() == "epoch_finished"] == [1, 2, 3, 4, 5]
+
+
 def test_what_cannot_work_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(ConfigError, match="GPT2LMHeadModel neither is nor holds one; wrap the model first"):
         trainer(gpt2(), tmp_path, eager())
+    late = trainer(growable(), tmp_path)
+    late.add_callback(eager())
+    with pytest.raises(ConfigError, match=r"Trainer\(..., callbacks=\[...\]\), not add_callback"):
+        late.train()
     arguments = TrainingArguments(output_dir=str(tmp_path), report_to="none", disable_tqdm=True, use_cpu=True)
     with pytest.raises(ConfigError, match=r"Trainer\(model=...\), not model_init="):
         Trainer(model_init=lambda: growable(), args=arguments, train_dataset=ROWS, callbacks=[eager()]).train()

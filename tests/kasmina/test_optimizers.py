@@ -297,8 +297,8 @@ def test_seeds_of_a_frozen_host_may_share_their_optimiser_with_another_module() 
     ("kind", "message"),
     [
         (optim.LBFGS, "LBFGS has one fixed parameter group and cannot follow the growth; use SGD or Adam"),
-        (optim.Muon, "Muon steps matrices alone, and seeds have other parameters as well; let the optimiser of your .* other parameters"),
-        (optim.SparseAdam, "SparseAdam steps sparse gradients alone, and those of seeds are dense; let the optimiser of your"),
+        (optim.Muon, "Muon steps matrices alone, and seeds have other parameters as well; let the optimiser of the other"),
+        (optim.SparseAdam, "SparseAdam steps sparse gradients alone, and those of seeds are dense; let the optimiser of the other"),
     ],
 )
 def test_an_optimiser_that_could_not_step_seeds_cannot_follow(kind: type[optim.Optimizer], message: str) -> None:

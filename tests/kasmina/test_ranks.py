@@ -96,7 +96,7 @@ MISTAKES = {
     "record": r"at the end of an epoch: of slot '1', trial_contribution is 1\.0 on rank 0 and 2\.0 on rank 1",
     "FSDP around": r"FullyShardedDataParallel shards parameters, and seeds that grow later cannot be; wrap the Growable in Distributed",
     "FSDP inside": r"the model is sharded by FullyShardedDataParallel, and seeds are not; grow it first",
-    "join": r"a rank that has come to its end cannot stand in .*; give every rank the same number of steps, without join\(\): drop the last",
+    "join": r"a rank that has come to its end cannot stand in .*; give every rank the same number of steps, without join\(\)",
     "DDP inside": r"DistributedDataParallel goes around the Growable, not inside",
 }
 

@@ -55,6 +55,7 @@ class Tending:
         """
         if resumed is not None and set(resumed) != {"gardener", "before"}:
             raise StateError(f"the checkpoint's state of a Gardener has the keys gardener and before; found {', '.join(sorted(resumed))}")
+        self.end(finished=False)  # an earlier training whose interruption nobody told of still holds its record
         saved = self._saved if resumed is None else resumed
         seen = 0 if saved is None else saved["gardener"]["epoch"]
         self._before = done - seen if resumed is None else resumed["before"]

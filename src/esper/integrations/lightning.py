@@ -13,13 +13,14 @@ from torch import nn, optim
 
 from esper.integrations._tending import Evaluate, Tending, clip_seeds, count_of_epochs, measure, seeds_of
 from esper.kasmina.growable import Growable, growable_in
-from esper.kasmina.optimizer_groups import innermost
+from esper.kasmina.optimizer_groups import SLOT_KEY, innermost
 from esper.leyline.errors import ConfigError
 from esper.leyline.stages import LIVE
 from esper.simic.gardener import Gardener
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.callbacks import StochasticWeightAveraging
 except ModuleNotFoundError as error:
     raise ConfigError('esper.integrations.lightning needs Lightning; install it with: pip install "esper-lite[lightning]"') from error
 
@@ -47,6 +48,11 @@ class GrowthCallback(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Optimisers and schedulers are built and their states are not loaded yet: the seeds go where those states expect them."""
         model = growable_in(pl_module)
+        if any(isinstance(callback, StochasticWeightAveraging) for callback in trainer.callbacks):  # type: ignore[attr-defined]
+            raise ConfigError(
+                "StochasticWeightAveraging copies the module once and pairs parameters by their position, so that what grows later is left "
+                "out or mixed up; update an esper.AveragedModel in a callback of your own"
+            )
         model.follow(_optimizer_of(trainer, model), share_groups=True)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -108,10 +114,15 @@ def _epochs_done(trainer: Trainer) -> int:
 
 
 def _optimizer_of(trainer: Trainer, model: Growable) -> optim.Optimizer:
-    """The Trainer's optimiser that steps the host."""
+    """The Trainer's optimiser that has groups for the slots, or else the one that steps the host."""
     host = {id(p) for p in model.host.parameters()}
-    found = [each for each in trainer.optimizers if any(id(p) in host for group in each.param_groups for p in group["params"])]
+    told = [each for each in trainer.optimizers if any(group.get(SLOT_KEY) in model.slots for group in each.param_groups)]
+    held = [each for each in trainer.optimizers if any(id(p) in host for group in each.param_groups for p in group["params"])]
+    found = told or held
     if len(found) != 1:
         there = f"{len(found)} of its {len(trainer.optimizers)} optimisers hold" if found else "none of its optimisers holds"
-        raise ConfigError(f"one optimiser steps the Growable's host; of this LightningModule, {there} its parameters")
+        raise ConfigError(
+            f"one optimiser steps the Growable's host; of this LightningModule, {there} its parameters; "
+            "build the one that is to step the seeds from model.parameter_groups()"
+        )
     return found[0]

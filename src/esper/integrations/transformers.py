@@ -63,6 +63,8 @@ class GrowthCallback(TrainerCallback):
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **known: Any) -> None:
         """The Trainer has built optimiser and scheduler, and loaded their states if it resumes: the seeds join, the Gardener begins."""
+        if self._model is None:
+            raise ConfigError("GrowthCallback has to be there when the Trainer is made: Trainer(..., callbacks=[...]), not add_callback")
         if known["model"] is not self._model:
             raise ConfigError("GrowthCallback needs the model that the Trainer was made with: Trainer(model=...), not model_init=")
         if self._max_norm is not None:  # left by a training that was interrupted in mid-step
@@ -104,8 +106,9 @@ class GrowthCallback(TrainerCallback):
         self._tending.tends.step()
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **known: Any) -> None:
-        """The record ends."""
+        """The record ends. With load_best_model_at_end that checkpoint has been loaded, and its seeds are still hidden."""
         self._tending.end(finished=True)
+        _show_seeds(self._tending.tends.model)
 
 
 class _AsOfNow:

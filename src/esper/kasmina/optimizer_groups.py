@@ -21,6 +21,14 @@ SLOT_KEY = "slot"
 """Key in a parameter group that names the slot it belongs to."""
 
 
+UNFIT: dict[type[optim.Optimizer], str] = {
+    optim.LBFGS: "has one fixed parameter group and cannot follow the growth; use SGD or Adam, for example",
+    optim.Muon: "steps matrices alone, and seeds have other parameters as well; let the optimiser of the other parameters follow",
+    optim.SparseAdam: "steps sparse gradients alone, and those of seeds are dense; let the optimiser of the other parameters follow",
+}
+"""Optimisers of torch that cannot step seeds, and why."""
+
+
 class Follower:
     """Ties one optimiser to the slots of a model."""
 
@@ -142,11 +150,12 @@ def _slot_groups(optimizer: optim.Optimizer, host: nn.Module, slots: Slots, shar
     missing = [slot for slot in slots.values() if slot.id not in groups]
     known = {id(p) for p in host.parameters()}
     host_groups = [g for g in optimizer.param_groups if any(id(p) in known for p in g["params"])]
-    # An optimiser of the seeds alone has a group for each slot and nothing else.
-    if not host_groups and (missing or any(g["params"] for g in others)):
+    # An optimiser of the seeds alone has a group for each slot and nothing else; that of a frozen host may step other modules as well.
+    if not host_groups and (missing or (any(g["params"] for g in others) and any(p.requires_grad for p in host.parameters()))):
         raise OptimizerError("the optimiser holds none of the model's parameters; build it from model.parameter_groups()")
-    if isinstance(optimizer, optim.LBFGS):
-        raise OptimizerError("LBFGS has one fixed parameter group and cannot follow the growth; use SGD or Adam, for example")
+    for kind, why in UNFIT.items():
+        if isinstance(optimizer, kind):
+            raise OptimizerError(f"{kind.__name__} {why}")
     # Building a scheduler leaves initial_lr in the optimiser's groups.
     if missing and not share_groups and any("initial_lr" in group for group in optimizer.param_groups):
         raise OptimizerError(

@@ -58,7 +58,7 @@ def _join(wrapper: DistributedDataParallel, child: nn.Module) -> None:
     wrapper._module_parameters = [p for p in wrapper._module_parameters if id(p) not in seeds]
     for prefix, module in grown.items():
         local = [name.removeprefix(prefix) for name in told if name.startswith(prefix)]
-        ranks = Ranks(wrapper.process_group, next(module.host.parameters()).device, local)
+        ranks = Ranks(wrapper.process_group, next(module.host.parameters()).device, local, lambda: wrapper._join_config.enable)
         ranks.join(module.slots)
         module.ranks = ranks
 

@@ -31,14 +31,15 @@ T = TypeVar("T")
 class Ranks:
     """This process and the others that train the same model. Made when DistributedDataParallel wraps the model.
 
-    group: theirs. device: where the model is. local: names of parameters that torch was told to leave to each rank.
+    group: theirs. device: where the model is. local: names of parameters that torch was told to leave to each rank. joining: whether ranks
+    may stop at different steps at present, as inside `DistributedDataParallel.join()`.
     """
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device, local: Collection[str] = ()) -> None:
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, local: Collection[str], joining: Callable[[], bool]) -> None:
         if not dist.is_gloo_available():
             raise RankError("a Growable under DistributedDataParallel needs torch's gloo backend for its coordination; this torch lacks it")
         self.rank, self.size, self.local = dist.get_rank(group), dist.get_world_size(group), frozenset(local)
-        self._group = group
+        self._group, self._joining = group, joining
         self._timeout = group._get_backend(device).options._timeout
         members = dist.get_process_group_ranks(group)
         # Of some processes only where the others do not take part, and need not know of it.
@@ -61,6 +62,12 @@ class Ranks:
 
     def watch(self, output: Any, slots: Slots) -> None:
         """Have the seeds' gradients reduced at the end of a backward pass through this output of the model."""
+        # Also while nothing grows yet: a training that could not go on with the first seed ends before it has begun.
+        if self.size > 1 and self._joining():
+            raise RankError(
+                "a rank that has come to its end cannot stand in for the gradients of seeds, as join() has it do for those of the host; "
+                "give every rank the same number of steps, without join(): drop the last, incomplete batch"
+            )
         if self.size == 1 or not self._watching or not torch.is_grad_enabled() or not any(map(_learns, slots.values())):
             return
         tensors = [leaf for leaf in _leaves(output) if isinstance(leaf, Tensor)]
@@ -75,7 +82,10 @@ class Ranks:
         backward = torch._C._current_graph_task_id()
         if backward != self._backward:
             self._backward = backward
-            Variable._execution_engine.queue_callback(lambda: self._leave_backward(slots))
+            engine = Variable._execution_engine
+            # Last of all that is called at the end of the pass: torch waits there for what it sends itself, whose hooks, as PowerSGD's, may
+            # begin one message when another has arrived. Between those, at a moment that differs, ranks would take one for another.
+            engine.queue_callback(lambda: engine.queue_callback(lambda: self._leave_backward(slots)))
 
     @torch.no_grad()
     def _leave_backward(self, slots: Slots) -> None:
