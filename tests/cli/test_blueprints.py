@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,15 @@ def test_on_a_terminal_the_list_is_a_table(capsys: pytest.CaptureFixture[str], m
     assert "┃" in out
     assert out.count("├") == len(Topology) - 1
     assert all(name in out for _, name in BLUEPRINTS)
+
+
+def test_a_terminal_without_unicode_has_a_table_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = TextIOWrapper(BytesIO(), encoding="ascii")  # strict, as nothing but ASCII should reach it
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdout", terminal)
+    main([])
+    terminal.seek(0)
+    assert terminal.read().startswith("+--")
 
 
 def test_a_misspelt_topology_gets_the_nearest_one() -> None:

@@ -204,4 +204,6 @@ def _near(name: str, known: list[str]) -> str:
     """The nearest name; of all that is installed, nobody wants the list."""
     by_lower = {each.lower(): each for each in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=NEAR)
-    return f"did you mean {by_lower[close[0]]!r}?" if close else "expected a module in the present folder or of an installed package, or a .py file"
+    if close:
+        return f"did you mean {by_lower[close[0]]!r}?"
+    return "expected a module in the present folder or of an installed package, or a .py file"

@@ -35,11 +35,13 @@ def print_rows(
     section: between rows that differ in it, a table has a line.
     width: of the aligned lines in a pipe; without it, each row is one line however long it is. A table is as wide as its terminal.
     """
+    from rich.box import ASCII2, HEAVY_HEAD
     from rich.console import Console
     from rich.table import Table
 
     piped = not sys.stdout.isatty()
-    table = Table(box=None, pad_edge=False, padding=(0, 1 if width else 2, 0, 0)) if piped else Table()
+    lines = HEAVY_HEAD if sys.stdout.encoding.lower().startswith("utf") else ASCII2  # a terminal without Unicode has no lines of its own
+    table = Table(box=None, pad_edge=False, padding=(0, 1 if width else 2, 0, 0)) if piped else Table(box=lines)
     text = StringIO()  # as a Console of stdout ends the process when nobody reads it
     wide = (width or 100_000) if piped else None
     console = Console(file=text, force_terminal=not piped, width=wide, markup=False, emoji=False, highlight=False)
