@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -69,3 +70,8 @@ def test_readme_is_the_front_page_and_its_links_lead_into_the_site(site: Path) -
     assert 'href="guide/"' in front
     assert 'href="changelog/"' in front
     assert "docs/" not in re.sub(r"<code.*?</code>", "", front, flags=re.DOTALL)
+
+
+def test_search_finds_code_by_the_names_in_it(site: Path) -> None:
+    separator = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))["config"]["separator"]
+    assert {"find_slots", "net", "0.5"} <= set(re.split(separator, "esper.find_slots(net, 0.5)"))

@@ -27,7 +27,12 @@ def test_importing_esper_loads_no_torch():
     assert not loaded & {"torch", "numpy"}
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["no-such"], []])
+def test_a_misspelt_name_of_esper_is_told_with_the_nearest_one():
+    done = subprocess.run([sys.executable, "-c", "import esper; esper.Growabel"], capture_output=True, text=True)
+    assert done.stderr.endswith("module 'esper' has no attribute 'Growabel'. Did you mean: 'Growable'?\n")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["no-such"], [], ["slots", "--help"]])
 def test_the_command_line_answers_without_any_library(arguments):
     loaded = loaded_by(f"from esper.cli.main import main; main({arguments!r})")
     assert not loaded & {"torch", "numpy", "rich", "tyro", "safetensors", "onnx"}

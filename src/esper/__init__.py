@@ -71,7 +71,8 @@ __all__ = [*_HOMES, "__version__"]
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'esper' has no attribute {name!r}")
+        # With these two Python adds the nearest name.
+        raise AttributeError(f"module 'esper' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     home, _, other = _HOMES[name].partition(":")
     return getattr(importlib.import_module(home), other or name)
 
