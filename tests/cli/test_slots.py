@@ -18,6 +18,9 @@ from beside import WIDTH
 def make_net():
     return nn.Sequential(nn.Conv2d(1, WIDTH, 3), nn.ReLU(), nn.Conv2d(WIDTH, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(128, 10))
 
+def with_text():
+    return make_net(), "text"
+
 def with_example():
     return make_net(), torch.randn(2, 1, 8, 8)
 
@@ -135,6 +138,7 @@ def test_a_model_without_a_place_says_why_and_fails_its_check(capsys: pytest.Cap
         (["model.py"], "'model.py' names no model; expected MODULE:FACTORY"),
         (["modle.py:make_net"], "there is no file modle.py; did you mean 'model.py'?"),
         (["modle:make_net"], "there is no module modle; did you mean 'model'?"),
+        (["model.py:with_text"], "the model does not run on the example input: TypeError: conv2d() received an invalid"),
         (["torchvison_models:resnet"], "there is no module torchvison_models; expected a module in the present folder or of an installed"),
         (["model.py::make_net"], "'model.py::make_net' names no model; expected MODULE:FACTORY"),
         (["folder.py:make_net"], "folder.py is a folder; expected a .py file"),
@@ -143,7 +147,7 @@ def test_a_model_without_a_place_says_why_and_fails_its_check(capsys: pytest.Cap
         (["torch.nn:qqqq"], "unknown name in torch.nn 'qqqq'; expected a function or class that gives the model"),
         (["torch.nn:Linear"], "torch.nn:Linear needs arguments (in_features, out_features); expected a function that gives the model"),
         (["model.py:wide"], "model.py:wide needs arguments (width); expected"),
-        (["model.py:leaves"], "model.py:leaves failed when it was called without arguments: HERE/model.py, line 32: SystemExit: 0"),
+        (["model.py:leaves"], "model.py:leaves failed when it was called without arguments: HERE/model.py, line 35: SystemExit: 0"),
         (["model.py:Leaves", "--input", "2x3"], "model.py:Leaves ends the program when it runs on the example input (exit code 0)"),
         (["model.py:make_net", "--input", "9999999999999x8"], "--input '9999999999999x8' is more than this machine can hold"),
         (["model.py:Tokens", "--input", f"2x5:{10**30}"], f"--input '2x5:{10**30}' is more than this machine can hold"),
@@ -152,7 +156,7 @@ def test_a_model_without_a_place_says_why_and_fails_its_check(capsys: pytest.Cap
         (["broken.py:make"], "the model's file cannot be loaded: HERE/broken.py, line 1: SyntaxError"),
         (["model.py:NUMBER"], "model.py:NUMBER is of type int; expected a function that gives the model"),
         (["model.py:number"], "model.py:number gives an object of type int; expected an nn.Module"),
-        (["model.py:fails"], "model.py:fails failed when it was called without arguments: HERE/model.py, line 45: KeyError: 'a bug'"),
+        (["model.py:fails"], "model.py:fails failed when it was called without arguments: HERE/model.py, line 48: KeyError: 'a bug'"),
         (["model.py:make_net"], "model.py:make_net gives a model without an example input; say its shape, such as --input"),
         (["model.py:make_net", "--input", "2,1,8,8"], "--input '2,1,8,8' is not understood; expected [NAME=]SHAPE[:BELOW]"),
         (["model.py:make_net", "--input", "2x0x8"], "--input '2x0x8' has a 0 in it"),

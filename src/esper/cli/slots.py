@@ -26,8 +26,9 @@ EXIT_FAILED = 1
 ABOUT = """\
 Show where a model of your own could grow: the places that esper.find_slots proposes, each with its features and a reason.
 
-MODULE is a module's dotted name or the path of a .py file. FACTORY is a name in it: a function or class that is called without arguments
-and gives the model, or a tuple of the model and an example input; or a model itself. The file is run, as by import."""
+MODULE is a module's dotted name or the path of a .py file, which may lie in a package. FACTORY is a name in it, or in a class there: a
+function or class that is called without arguments and gives the model, or a tuple of the model and an example input; or a model itself.
+The file is run, as by import; what it prints goes to stderr."""
 
 EPILOG = """\
 inputs: [NAME=]SHAPE[:BELOW], one --input for each argument of the model's forward, in order; with NAME= by keyword, which all have or none
@@ -60,7 +61,8 @@ def main(argv: list[str]) -> int:
         except SystemExit as ended:
             raise ConfigError(f"{arguments.model} ends the program when it runs on the example input (exit code {ended.code})") from ended
         except SlotError as error:
-            raise SlotError(f"{error}{_about_tokens(model, inputs)}") from error
+            told = str(error).partition("\n")[0]  # torch lists all that it would have taken
+            raise SlotError(f"{told}{_about_tokens(model, inputs)}") from error
     if arguments.json:
         print(json.dumps(_plain(model, found, checked), indent=2))
     else:
