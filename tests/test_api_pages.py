@@ -63,6 +63,8 @@ def test_every_public_name_is_explained(site: Path) -> None:
     assert {f"esper.{name}" for name in esper.__all__ if name != "__version__"} <= headings
     assert "<code>slots</code>: module paths" in pages, "parameters are a list"
     assert "esper.integrations" in headings
+    assert "esper.integrations.lightning" in re.sub("<.*?>", "", pages)
+    assert "on_fit_start" not in pages, "what a framework calls is none of a user's business"
 
 
 def test_readme_is_the_front_page_and_its_links_lead_into_the_site(site: Path) -> None:
