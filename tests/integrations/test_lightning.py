@@ -17,7 +17,7 @@ from torch import Tensor, nn, optim
 
 from esper.integrations.lightning import GrowthCallback
 from esper.kasmina import Growable
-from esper.leyline.errors import ConfigError, UnknownNameError
+from esper.leyline.errors import ConfigError, RunError, UnknownNameError
 from tests.integrations.growing import MAX_NORM, Eager, accuracy, by_hand, growable, loader, same, told
 
 pytestmark = pytest.mark.filterwarnings(
@@ -152,6 +152,19 @@ def test_manual_optimisation_and_a_second_fit(tmp_path):
     assert told(growth.gardener)[:EPOCHS] == history
     assert len(told(growth.gardener)) == EPOCHS + 2
     assert growth.gardener.epochs == EPOCHS + 2
+
+
+def test_a_checkpoint_of_a_recorded_training_may_be_written_after_its_end(tmp_path):
+    growth = GrowthCallback(evaluate=accuracy, policy=Eager(), run=tmp_path / "run", epochs=EPOCHS)
+    module = Digits(growable())
+    train(module, tmp_path, growth=growth, max_epochs=4)
+    module.trainer.save_checkpoint(tmp_path / "ended.ckpt")
+    again, whole = Digits(growable()), Digits(growable())
+    train(again, tmp_path, ckpt=tmp_path / "ended.ckpt")
+    train(whole, tmp_path)
+    same(again, whole)
+    with pytest.raises(RunError, match="is finished: there is nothing to resume"):
+        train(module, tmp_path, growth=growth)
 
 
 def test_mixed_precision_with_a_scaler_that_skips_steps(tmp_path):

@@ -34,6 +34,8 @@ class Tending:
         self._evaluate, self._settings = evaluate, settings
         self.gardener: Gardener | None = None
         """That of the present training, or of the last one."""
+        self._under_way = False
+        """Whether a training has begun and not ended."""
         self._saved: dict[str, Any] | None = None
         """What a Gardener that is not made yet will go on from."""
         self._before = 0
@@ -66,6 +68,7 @@ class Tending:
 
         ahead = None if epochs is None else max(1, epochs - self._before)
         self.gardener = Gardener(model, optimizer, evaluate=evaluate, **{"epochs": ahead, **self._settings})
+        self._under_way = True
         if saved is not None:
             self.gardener.load_state_dict(saved["gardener"])
         # A checkpoint that was written between an epoch's last step and its end: what happened in between is made up for.
@@ -80,17 +83,17 @@ class Tending:
 
     def state(self) -> dict[str, Any] | None:
         """What a training that is resumed goes on from, in plain containers; None before the first has begun."""
-        return self._saved if self.gardener is None else {"gardener": self.gardener.state_dict(), "before": self._before}
+        return {"gardener": self.tends.state_dict(), "before": self._before} if self._under_way else self._saved
 
     def end(self, *, finished: bool) -> None:
         """The training is over: its record ends, or after a failure is only left as it is."""
-        if self.gardener is None:
+        if not self._under_way:
             return
-        self._saved = self.state()
+        self._saved, self._under_way = self.state(), False
         if finished:
-            self.gardener.finish()
+            self.tends.finish()
         else:
-            self.gardener.close()
+            self.tends.close()
 
 
 def count_of_epochs(planned: float | None) -> int | None:

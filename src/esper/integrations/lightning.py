@@ -116,7 +116,7 @@ def _epochs_done(trainer: Trainer) -> int:
 def _optimizer_of(trainer: Trainer, model: Growable) -> optim.Optimizer:
     """The Trainer's optimiser that has groups for the slots, or else the one that steps the host."""
     host = {id(p) for p in model.host.parameters()}
-    told = [each for each in trainer.optimizers if any(group.get(SLOT_KEY) in model.slots for group in each.param_groups)]
+    told = [each for each in trainer.optimizers if any(group.get(SLOT_KEY) in model.slot_ids for group in each.param_groups)]
     held = [each for each in trainer.optimizers if any(id(p) in host for group in each.param_groups for p in group["params"])]
     found = told or held
     if len(found) != 1:
