@@ -13,7 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, 
 
 import esper
 from esper.integrations.transformers import GrowthCallback
-from esper.leyline.errors import ConfigError
+from esper.leyline.errors import ConfigError, StateError
 from esper.leyline.stages import Stage
 from esper.nissa import read_events
 from tests.integrations.growing import OPEN, Eager, same, told
@@ -165,6 +165,10 @@ def test_a_training_that_was_interrupted_goes_on_with_its_record(tmp_path):
 def test_what_cannot_work_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(ConfigError, match="GPT2LMHeadModel neither is nor holds one; wrap the model first"):
         trainer(gpt2(), tmp_path, eager())
+    fewer = esper.Growable(gpt2(), ["transformer.h.0"], {"input_ids": TOKENS[:2]})
+    trainer(fewer, tmp_path, eager())
+    with pytest.raises(StateError, match=r"the checkpoint has a slot 'transformer\.h\.1', and this model has transformer\.h\.0; give it"):
+        fewer.load_state_dict(growable().state_dict(), strict=False)  # as the Trainer does it
     late = trainer(growable(), tmp_path)
     late.add_callback(eager())
     with pytest.raises(ConfigError, match=r"Trainer\(..., callbacks=\[...\]\), not add_callback"):

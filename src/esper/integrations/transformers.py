@@ -18,7 +18,7 @@ from torch import nn, optim
 from esper.integrations._tending import Evaluate, Tending, clip_seeds, count_of_epochs, measure, without_seeds
 from esper.kasmina.growable import Growable, growable_in
 from esper.kasmina.optimizer_groups import innermost
-from esper.leyline.errors import ConfigError
+from esper.leyline.errors import ConfigError, StateError
 from esper.simic.gardener import Gardener
 
 try:
@@ -140,10 +140,17 @@ def _untied(model: nn.Module, state: dict[str, Any], prefix: str, metadata: obje
             seen.add(place)
 
 
-def _hide_seeds(model: nn.Module, keys: object) -> None:
+def _hide_seeds(model: nn.Module, keys: Any) -> None:
     """After a load, which may be that of a checkpoint: the optimiser that the Trainer builds next has the host's parameters alone, as the
-    state has that it will load. Lifted when the training begins, or at the next forward pass."""
+    state has that it will load. Lifted when the training begins, or at the next forward pass.
+
+    keys: of the load. The Trainer passes over those that the model does not have, and with them over what grew at another slot.
+    """
     assert isinstance(model, Growable)
+    for name in keys.unexpected_keys:
+        if name.startswith("slots."):
+            slot = name.split(".")[1].replace("/", ".")
+            raise StateError(f"the checkpoint has a slot {slot!r}, and this model has {', '.join(model.slots)}; give it the slots of then")
     model.unfollow()
     for parameter in _seeds(model).values():
         parameter.requires_grad_(False)
