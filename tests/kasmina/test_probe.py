@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import esper
-from esper.kasmina import Growable, find_slots
+from esper.kasmina import Growable, check_growable, find_slots
 from esper.kasmina.blueprints import names
 from esper.leyline.errors import EsperError, SlotError, UnknownNameError
 from esper.leyline.reports import Topology
@@ -534,6 +534,15 @@ def test_proposals_can_be_taken_as_they_are() -> None:
     assert Growable(specimen.model(), {"last": found[-1]}, example).slots["last"].place.path == "3"
     with pytest.raises(SlotError, match="no place for a slot was found among 2 modules"):
         Growable(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), find_slots(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), EXAMPLE), EXAMPLE)
+
+
+def test_places_are_looked_for_in_a_model_that_is_not_wrapped_yet() -> None:
+    net = grow(BY_NAME["mlp"])
+    with pytest.raises(SlotError, match=r"carries slots already, at 'host\.\d'"):
+        find_slots(net, BY_NAME["mlp"].example())
+    assert find_slots(net.release(), BY_NAME["mlp"].example())
+    with pytest.raises(SlotError, match="slots is a list of module paths, found '1'"):
+        check_growable(net.host, BY_NAME["mlp"].example(), "1")  # type: ignore[arg-type]
 
 
 def test_every_mistake_is_an_esper_error() -> None:

@@ -61,8 +61,7 @@ def main(argv: list[str]) -> int:
         except SystemExit as ended:
             raise ConfigError(f"{arguments.model} ends the program when it runs on the example input (exit code {ended.code})") from ended
         except SlotError as error:
-            told = str(error).partition("\n")[0]  # torch lists all that it would have taken
-            raise SlotError(f"{told}{_about_tokens(model, inputs)}") from error
+            raise SlotError(f"{error}{_about_tokens(model, inputs)}") from error
     if arguments.json:
         print(json.dumps(_plain(model, found, checked), indent=2))
     else:

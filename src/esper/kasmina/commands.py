@@ -25,7 +25,7 @@ from esper.kasmina.gates import NEXT_GATE, figures, judge
 from esper.kasmina.seed_state import SeedState
 from esper.kasmina.slot import Slot, random_stream
 from esper.leyline.actions import Curve, Style
-from esper.leyline.errors import BlueprintError, ConfigError, GateError, TransitionError, unknown
+from esper.leyline.errors import BlueprintError, ConfigError, GateError, TransitionError, in_a_line, unknown
 from esper.leyline.events import AlphaRetargeted, Event, GateChecked, StageChanged
 from esper.leyline.reports import GATE_BEFORE, Gate, GateConfig, GateVerdict, LifecycleConfig, SeedReport
 from esper.leyline.stages import BLENDED, Stage, check_transition
@@ -252,7 +252,7 @@ def _check_shape(slot: Slot, seed: nn.Module, blueprint: str) -> None:
             shape = tuple(seed(features).shape)
     except Exception as error:
         where = f"features of shape {tuple(features.shape)} at slot {slot.id!r}"
-        raise BlueprintError(f"blueprint {blueprint!r} fails on {where}: {type(error).__name__}: {error}") from error
+        raise BlueprintError(f"blueprint {blueprint!r} fails on {where}: {in_a_line(error)}") from error
     if shape != tuple(features.shape):
         raise BlueprintError(f"blueprint {blueprint!r} turns features of shape {tuple(features.shape)} into {shape} at slot {slot.id!r}")
     _TRIED.add(tried)

@@ -33,7 +33,7 @@ from esper.kasmina.outputs import Holder
 from esper.kasmina.slot import Place, Slot, random_stream
 from esper.leyline.actions import Style
 from esper.leyline.codec import from_plain, to_plain
-from esper.leyline.errors import BlueprintError, ConfigError, EsperError, StateError
+from esper.leyline.errors import BlueprintError, ConfigError, EsperError, StateError, in_a_line
 from esper.leyline.files import replace_file
 from esper.leyline.reports import Topology
 
@@ -255,7 +255,7 @@ def _fill(path: Path, network: nn.Module, tensors: dict[str, Tensor], plain: dic
     except EsperError:
         raise
     except Exception as error:
-        raise StateError(f"{path} cannot be loaded into this host: {type(error).__name__}: {error}") from error
+        raise StateError(f"{path} cannot be loaded into this host: {in_a_line(error)}") from error
 
 
 def _near(name: str, known: Iterable[str]) -> str:

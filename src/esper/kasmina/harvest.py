@@ -16,7 +16,7 @@ from esper.kasmina.outputs import difference
 from esper.kasmina.slot import Place, Slot
 from esper.kasmina.trial import TOLERANCE, is_repeatable, outcome
 from esper.leyline.actions import Style
-from esper.leyline.errors import HarvestError
+from esper.leyline.errors import HarvestError, in_a_line
 from esper.leyline.stages import Stage
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _traced(module: nn.Module, name: str) -> fx.GraphModule:
         traced = _Tracer().trace(module.eval())
     except Exception as error:
         raise HarvestError(
-            f"{type(module).__name__} cannot be traced ({type(error).__name__}: {error}); "
+            f"{type(module).__name__} cannot be traced ({in_a_line(error)}); "
             "what chooses its way by the data may not hold modules of esper's"
         ) from error
     graph = fx.Graph()  # a copy, as a traced graph is pickled with its tracer, which is of esper
@@ -110,7 +110,7 @@ def _check(model: Growable, plain: nn.Module, dropped: list[str]) -> None:
         found = outcome(plain, model.example)
     except Exception as error:
         raise HarvestError(
-            f"the harvested network does not run ({type(error).__name__}: {error}); the host uses a module with a slot "
+            f"the harvested network does not run ({in_a_line(error)}); the host uses a module with a slot "
             "in another way than calling it; put the slot at a module that is only called"
         ) from error
     apart = difference(expected, found)

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from esper.kasmina.attach.running import call, evaluating
 from esper.kasmina.attach.variation import Example, batch_size
-from esper.leyline.errors import ConfigError
+from esper.leyline.errors import ConfigError, in_a_line
 
 REFERENCE_SAMPLES = 256
 """Training samples that statistics are made anew from before a measurement; see docs/results.md for how few are enough."""
@@ -80,7 +80,7 @@ def refit(model: nn.Module, norms: Sequence[Norm], batches: Iterable[Example]) -
                 call(model, batch)
             except Exception as error:
                 what = "the model does not run on a batch of training inputs that its batch norms are to be made anew from"
-                raise ConfigError(f"{what}: {type(error).__name__}: {error}") from error
+                raise ConfigError(f"{what}: {in_a_line(error)}") from error
     finally:
         for norm, (momentum, training), handle in zip(norms, before, handles, strict=True):
             norm.momentum, norm.training = momentum, training

@@ -21,7 +21,7 @@ from esper.kasmina.outputs import Holder, replaced
 from esper.kasmina.seed_state import SeedState
 from esper.leyline.actions import Style
 from esper.leyline.codec import to_plain
-from esper.leyline.errors import BlueprintError, EsperError, StateError, unknown
+from esper.leyline.errors import BlueprintError, EsperError, StateError, in_a_line, unknown
 from esper.leyline.reports import GradientStats, Isolation, SeedRecord, SeedReport
 from esper.leyline.stages import BLENDED, OCCUPIED, Stage
 
@@ -184,7 +184,7 @@ class Slot(nn.Module):
                 raise
             except Exception as error:
                 what = f"blueprint {blueprint!r} cannot be built for slot {self.id!r}, {self.place.shape}"
-                raise BlueprintError(f"{what}: {type(error).__name__}: {error}") from error
+                raise BlueprintError(f"{what}: {in_a_line(error)}") from error
             # Here, where it is still on the CPU: nobody has to wait for a device to know that a new seed is sound.
             if not all(bool(parameter.isfinite().all()) for parameter in seed.parameters()):
                 raise BlueprintError(f"blueprint {blueprint!r} builds a seed with parameters that are not finite for slot {self.id!r}")

@@ -14,6 +14,7 @@ from esper.kasmina.grafting import attach, grown_part, way_to
 from esper.kasmina.outputs import difference
 from esper.kasmina.slot import Place
 from esper.leyline.actions import Style
+from esper.leyline.errors import in_a_line
 
 TOLERANCE = 1e-6
 """Largest difference, relative to the largest output, between the grown model and what is harvested from it."""
@@ -79,7 +80,7 @@ def _objection(model: nn.Module, example: Example, places: Sequence[Place], expe
         with no_fast_path():
             found = outcome(model, example)
     except Exception as error:
-        return f"the network does not run once something has grown there ({type(error).__name__}: {error})"
+        return f"the network does not run once something has grown there ({in_a_line(error)})"
     finally:
         for detach in reversed(detachments):
             detach()

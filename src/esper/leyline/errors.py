@@ -91,6 +91,12 @@ class PolicyError(EsperError):
     """A policy file that is damaged, or made for another schema."""
 
 
+def in_a_line(error: BaseException) -> str:
+    """What an exception of others says, as one line: torch lists all that it would have taken, and Python's own may say nothing."""
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for an unknown name: the closest known one, or the whole list when nothing is close."""
     options = sorted(known)

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from esper.leyline.errors import ConfigError, EsperError, unknown
+from esper.leyline.errors import ConfigError, EsperError, in_a_line, unknown
 
 T = TypeVar("T")
 PACKAGE = Path(__file__).parents[1]
@@ -72,10 +72,9 @@ def origin(where: str) -> str:
 def failure(error: BaseException, file: str) -> str:
     """An exception in a user's file as one line: the file (if it is known), the line in it that failed, and what happened there."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    text = str(error)
+    what = str(error) if isinstance(error, EsperError) else in_a_line(error)
     if isinstance(error, SyntaxError) and error.filename == file:
-        lines, text = [error.lineno], error.msg
-    what = text if isinstance(error, EsperError) else f"{type(error).__name__}: {text.partition(chr(10))[0]}"
+        lines, what = [error.lineno], f"{type(error).__name__}: {error.msg}"
     return ": ".join(filter(None, [f"{file}, line {lines[-1]}" if lines else file, what]))
 
 

@@ -18,7 +18,7 @@ from esper.kasmina.attach.variation import Example
 from esper.kasmina.blueprints import names
 from esper.kasmina.copying import copied
 from esper.kasmina.growable import Growable
-from esper.leyline.errors import EsperError
+from esper.leyline.errors import EsperError, SlotError, in_a_line
 from esper.leyline.reports import GateConfig
 
 
@@ -53,6 +53,8 @@ def check_growable(model: nn.Module, example: Example, slots: list[str] | None =
 
     slots: the paths to try; by default those that find_slots proposes.
     """
+    if isinstance(slots, str):
+        raise SlotError(f"slots is a list of module paths, found {slots!r}")
     checks: list[Check] = []
     proposals: list[Proposal] = []
 
@@ -65,14 +67,14 @@ def check_growable(model: nn.Module, example: Example, slots: list[str] | None =
             checks.append(Check(name, False, str(error)))
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
-            checks.append(Check(name, False, f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"))
+            checks.append(Check(name, False, f"{in_a_line(error)} ({where.filename}:{where.lineno})"))
         return checks[-1].passed is not False
 
     def places() -> str:
         found = find_slots(model, example) if slots is None else _given(model, example, slots)
         assert found, str(found)
         proposals.extend(found)
-        return f"{len(proposals)} places for slots"
+        return f"{len(proposals)} place{'s'[: len(proposals) != 1]} for slots"
 
     if run("places", places):
         paths = [p.path for p in proposals]
@@ -126,7 +128,7 @@ def _check_growth(model: nn.Module, example: Example, paths: list[str], into: li
         grown.record(slot, contribution=0.0)
         grown.fossilize(slot)
     into.append(grown)
-    return f"{len(paths)} seeds went from germination to fossil"
+    return f"{len(paths)} seed{'s'[: len(paths) != 1]} went from germination to fossil"
 
 
 def _check_harvest(grown: Growable) -> str:
@@ -139,8 +141,7 @@ def _check_export(model: nn.Module, grown: Growable, example: Example) -> str:
     try:
         _export(copied(model), example)
     except Exception as error:
-        reason = str(error).strip().split("\n", 1)[0]
-        raise _BareModelCannotError(f"torch.export does not take the model as it is ({type(error).__name__}: {reason})") from error
+        raise _BareModelCannotError(f"torch.export does not take the model as it is ({in_a_line(error)})") from error
     _export(grown.harvest(), example)
     return "torch.export takes the grown network"
 

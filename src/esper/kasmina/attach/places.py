@@ -13,10 +13,11 @@ from torch.utils import _pytree as pytree
 from esper.kasmina.attach.graph import Role
 from esper.kasmina.attach.proposal import Proposal, Proposals
 from esper.kasmina.attach.sighting import Sighting, features_of, last_order, position
-from esper.kasmina.attach.survey import Survey
+from esper.kasmina.attach.survey import Survey, has_slot
 from esper.kasmina.attach.variation import Example
 from esper.kasmina.slot import Place
 from esper.kasmina.trial import unharvestable
+from esper.leyline.errors import SlotError
 
 DROPOUT = nn.modules.dropout._DropoutNd
 LARGE = 0.6
@@ -35,12 +36,18 @@ MASKED = -1e4
 def find_slots(model: nn.Module, example: Example, *, causal: bool = True) -> Proposals:
     """Good places for slots, in the order of the forward pass; `.rejected` of what is returned says why each other module is none.
 
+    model: any nn.Module; it is left exactly as it was. example: an input for it, of at least two samples: a tensor, a tuple of positional
+    arguments, or a dict of keyword arguments. causal: whether features of tokens may only look back.
+
     Blocks are preferred: the outermost modules that hold others and whose features further layers work on; a block that is most of the
     model is taken apart into those inside it. Without blocks, or where they leave much of the forward pass without a place, a place is
     behind a layer and its norm and activation. Each place has been tried: what grows there can be harvested.
     """
     survey = Survey(model, example)
     seen = survey.sightings
+    taken = next((path for path in seen if has_slot(seen[path].module)), None)
+    if taken is not None:
+        raise SlotError(f"the model carries slots already, at {taken!r} for one; look for places before it is wrapped, or after release()")
     usable, rejected = _usable(survey, causal)
     once = [path for path in usable if seen[path].calls == 1 and _is_block(seen[path].module)]
     blocks = _without_parts_of_heads(_blocks(once, seen), [path for path in rejected if survey.role(path) is Role.HEAD], seen)

@@ -23,7 +23,7 @@ from esper.kasmina.fast_path import no_fast_path
 from esper.kasmina.layout import Layout, named_layout
 from esper.kasmina.outputs import floating_leaves, holder_of, replaced
 from esper.kasmina.slot import Place, Slot
-from esper.leyline.errors import SlotError
+from esper.leyline.errors import SlotError, in_a_line
 from esper.leyline.reports import Topology
 
 Sightings = Mapping[str, Sighting]
@@ -45,7 +45,7 @@ class Survey:
         try:
             self.sightings, self.output = self._pass(example)
         except Exception as error:
-            raise SlotError(f"the model does not run on the example input: {type(error).__name__}: {error}") from error
+            raise SlotError(f"the model does not run on the example input: {in_a_line(error)}") from error
 
     def _pass(self, example: Example) -> tuple[Sightings, Any]:
         with untouched(self.model), evaluating(self.model), no_fast_path(), Watch(self.model) as watch:

@@ -16,6 +16,7 @@ from esper.kasmina.stacking.errors import Unstackable
 from esper.kasmina.stacking.rows import Rows, finite
 from esper.kasmina.stacking.rows import stacked as stacked_rows
 from esper.kasmina.stacking.stacked import StackedModule, Streams
+from esper.leyline.errors import in_a_line
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 """Largest difference, relative to the largest value, by the type of the parameters; 5e-2 for any other."""
@@ -58,9 +59,7 @@ def check_stackable(module: nn.Module, x: Tensor, kept: Collection[str] = ()) ->
                     unused = _compare_gradients(alone, together, rows.names)
                     _compare_buffers(modules, stacked, rows)
     except Exception as error:
-        reason = str(error).split("\n", 1)[0]
-        if not isinstance(error, Unstackable):
-            reason = f"it does not run for several hosts at once: {type(error).__name__}: {reason}"
+        reason = str(error) if isinstance(error, Unstackable) else f"it does not run for several hosts at once: {in_a_line(error)}"
         raise Unstackable(f"{_where(error)}{reason}") from error
     return Checked(unused, stacked.batchless())
 

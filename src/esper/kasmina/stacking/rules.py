@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint as recompute
 from esper.kasmina.blueprints import Seed
 from esper.kasmina.hosts import GPTHost
 from esper.kasmina.stacking.errors import Unstackable
+from esper.leyline.errors import in_a_line
 
 Rule = Callable[..., Any]
 R = TypeVar("R", bound=Rule)
@@ -180,8 +181,8 @@ def _compiles(device: torch.device) -> bool:
 
         summed(torch.ones(2, 2, device=device), torch.float32)
     except Exception as error:  # whatever a compiler, or none, may raise
-        reason = f"{type(error).__name__}: {error}".split("\n", 1)[0]
-        warnings.warn(f"kernels for many hosts cannot be compiled here ({reason}); torch's own are used, which take longer", stacklevel=2)
+        why = f"kernels for many hosts cannot be compiled here ({in_a_line(error)})"
+        warnings.warn(f"{why}; torch's own are used, which take longer", stacklevel=2)
         return False
     return True
 

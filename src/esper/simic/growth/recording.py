@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from esper.leyline.actions import Decision
-from esper.leyline.errors import RunError
+from esper.leyline.errors import RunError, in_a_line
 from esper.leyline.files import replace_file
 from esper.leyline.observation import OBSERVATION
 from esper.nissa import Hub
@@ -127,4 +127,4 @@ def _read(path: Path) -> tuple[RecordedEpisode, tuple[str, ...]]:
         actions, rewards = tensors.pop("actions"), tensors.pop("rewards")
         return RecordedEpisode(ObservationBatch(**tensors), actions, rewards, json.loads(metadata["about"])), names
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-        raise RunError(f"{path} is not a recorded episode, or is damaged ({type(error).__name__}: {error})") from error
+        raise RunError(f"{path} is not a recorded episode, or is damaged ({in_a_line(error)})") from error

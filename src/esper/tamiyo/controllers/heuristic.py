@@ -306,7 +306,7 @@ class _View:
         if report.epoch < config.first_epoch:
             return None, f"the first seed starts after epoch {config.first_epoch}"
         if self.left < needed:
-            return None, f"a seed needs {needed} epochs and {self.left} are left"
+            return None, f"a seed needs {needed} epochs and {self.left} {'is' if self.left == 1 else 'are'} left"
         if not self.masks.slots(Op.GERMINATE).any():
             empty = [seed.slot for seed in report.seeds if seed.stage is Stage.DORMANT]
             return None, self.masks.why_not(Op.GERMINATE, empty[0]) if empty else "every slot is taken"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esper.leyline.actions import Decision, Op, Style
-from esper.leyline.errors import StateError, unknown
+from esper.leyline.errors import StateError, in_a_line, unknown
 from esper.leyline.observation import (
     HISTORY_EPOCHS,
     NO_BLUEPRINT,
@@ -146,7 +146,7 @@ class SignalTracker:
             last_op = None if state["last_op"] is None else Op[state["last_op"]]
             succeeded = bool(state["succeeded"])
         except (KeyError, TypeError, ValueError) as error:
-            raise StateError(f"saved signals cannot be read ({type(error).__name__}: {error})") from error
+            raise StateError(f"saved signals cannot be read ({in_a_line(error)})") from error
         self._history, self._contributions, self._last_op, self._succeeded = history, pairs, last_op, succeeded
 
     # What is remembered

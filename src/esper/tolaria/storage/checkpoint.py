@@ -32,7 +32,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from esper.leyline.errors import CheckpointError
+from esper.leyline.errors import CheckpointError, in_a_line
 from esper.leyline.files import open_file, sync_folder, write_new
 
 FORMAT = "esper checkpoint"
@@ -250,7 +250,7 @@ def _unpack(path: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
     try:
         state = _Unpacker(safetensors.torch.load(files[_TENSORS])).unpack(json.loads(files[_STATE]))
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, RecursionError, struct.error) as error:
-        raise CheckpointError(f"{path} cannot be understood ({type(error).__name__}: {error})") from error
+        raise CheckpointError(f"{path} cannot be understood ({in_a_line(error)})") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"{path} holds a {type(state).__name__}, expected a dict")
     return state

@@ -14,7 +14,7 @@ from esper.kasmina.stacking.errors import Unstackable
 from esper.kasmina.stacking.growables import bare_host
 from esper.kasmina.stacking.rows import Rows
 from esper.kasmina.stacking.stacked import StackedModule, Streams, vmapped
-from esper.leyline.errors import DeviceError
+from esper.leyline.errors import DeviceError, in_a_line
 from esper.tolaria.data import Split
 from esper.tolaria.tasks import Member, Task
 from esper.tolaria.training.config import TrainingConfig
@@ -84,8 +84,7 @@ def check_fleet(host: Host) -> Checked:
         try:
             both = stacked_losses(host.task, logits, y, 2)
         except Exception as error:
-            reason = str(error).split("\n", 1)[0]
-            raise Unstackable(f"the task's loss does not run for several hosts at once: {type(error).__name__}: {reason}") from error
+            raise Unstackable(f"the task's loss does not run for several hosts at once: {in_a_line(error)}") from error
         alone = torch.stack([host.task.loss(logits[i::2], y[i::2]) for i in range(2)])
         if both.shape != alone.shape or not torch.allclose(both, alone, rtol=1e-3, atol=1e-5):
             raise Unstackable("the task's loss is another for two hosts at once than one by one")
