@@ -188,6 +188,7 @@ def test_the_growable_is_found_in_what_it_was_wrapped_in():
     assert growable_in(net) is net
     assert growable_in(nn.Sequential(nn.Linear(2, 2), net)) is net
     assert growable_in(torch.compile(net)) is net
+    assert growable_in(nn.ModuleDict({"average": esper.AveragedModel(net), "net": net})) is net
     with pytest.raises(ConfigError, match="found str; wrap the model first"):
         growable_in("net")
     with pytest.raises(ConfigError, match="Linear neither is nor holds one"):

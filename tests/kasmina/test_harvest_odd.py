@@ -509,3 +509,15 @@ def test_hooks_of_others_see_what_has_grown_whenever_they_were_hung_up(passes: i
     assert torch.equal(outputs(plain, x)[0], expected[0])
     again = grow_one(plain, "block", x)
     assert torch.equal(outputs(again.harvest(), x)[0], outputs(again, x)[0])
+
+
+def test_what_a_framework_puts_around_the_forward_method_is_not_compared() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 4)
+    net = grow_one(Inside(nn.Linear(4, 4), lambda block, x: block(x)), "block", x)
+    bare = net.forward
+    net.forward = lambda x: bare(x).half().float()  # type: ignore[method-assign, assignment]
+    rounded, plain = net(x), net.harvest()
+    assert torch.equal(outputs(plain, x)[0], bare(x))
+    assert torch.equal(net(x), rounded)
+    assert not torch.equal(rounded, bare(x))

@@ -24,7 +24,8 @@ from esper.simic.gardener import Gardener
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 except ModuleNotFoundError as error:
-    raise ConfigError('esper.integrations.transformers needs its library; install: pip install "esper-lite[transformers]"') from error
+    needed = "esper.integrations.transformers needs transformers and accelerate"
+    raise ConfigError(f'{needed}; install them with: pip install "esper-lite[transformers]"') from error
 
 STATE = "esper.Gardener"
 """The Gardener's name in the Trainer's state."""

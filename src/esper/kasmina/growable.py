@@ -615,13 +615,15 @@ def _path(place: str | Proposal) -> str:
 
 
 def growable_in(model: object) -> Growable:
-    """The one Growable that a model is or holds: inside DistributedDataParallel, what torch.compile returns, a LightningModule."""
+    """The one Growable that a model is or holds: inside DistributedDataParallel, what torch.compile returns, a LightningModule. Those inside
+    an average of it, which a LightningModule may hold as well, do not count."""
     if isinstance(model, Growable):
         return model
     what = "growth needs an esper.Growable"
     if not isinstance(model, nn.Module):
         raise ConfigError(f"{what}, found {type(model).__name__}; wrap the model first")
-    found = {path: module for path, module in model.named_modules() if isinstance(module, Growable)}
+    averages = tuple(f"{path}." for path, module in model.named_modules() if isinstance(module, optim.swa_utils.AveragedModel))
+    found = {path: module for path, module in model.named_modules() if isinstance(module, Growable) and not path.startswith(averages)}
     if len(found) == 1:
         return next(iter(found.values()))
     if found:
