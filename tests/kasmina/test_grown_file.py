@@ -145,6 +145,22 @@ def test_what_a_host_keeps_besides_tensors_is_kept(tale: Any, tmp_path: Path) ->
     assert_same(loaded, net.harvest(), EXAMPLE)
 
 
+class Versioned(nn.Sequential):
+    """Asks for the version of its state, as some networks of torchvision do."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: dict[str, Any], *args: Any) -> None:
+        assert local_metadata["version"] == 2
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+
+
+def test_a_host_that_asks_for_the_version_of_its_state_is_told(tmp_path: Path) -> None:
+    net = grow_one(Versioned(*layers()), "0", EXAMPLE)
+    esper.save_grown(net, tmp_path / "grown.safetensors")
+    assert_same(esper.load_grown(lambda: Versioned(*layers()), tmp_path / "grown.safetensors"), net.harvest(), EXAMPLE)
+
+
 def test_what_changed_besides_tensors_comes_from_the_file_and_what_only_has_a_name_from_the_host(tmp_path: Path) -> None:
     net = grow_one(Told({"by": F.gelu, "steps": (1, 2)}), "block", EXAMPLE)
     esper.save_grown(net, tmp_path / "grown.safetensors")

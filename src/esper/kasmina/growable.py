@@ -615,8 +615,8 @@ def _path(place: str | Proposal) -> str:
 
 
 def growable_in(model: object) -> Growable:
-    """The one Growable that a model is or holds: inside DistributedDataParallel, what torch.compile returns, a LightningModule. Those inside
-    an average of it, which a LightningModule may hold as well, do not count."""
+    """The one Growable that a model is or holds: inside DistributedDataParallel, what torch.compile returns, a LightningModule. One inside
+    an average of it, which a LightningModule may hold as well, does not count."""
     if isinstance(model, Growable):
         return model
     what = "growth needs an esper.Growable"

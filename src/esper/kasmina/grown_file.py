@@ -71,9 +71,12 @@ def save_grown(model: Growable, path: str | Path, live: str = "drop") -> None:
         raise ConfigError(f"save_grown saves a Growable, found {type(model).__name__}; a plain module has torch.save")
     path = Path(path)
     kept = model.kept_by(live)
-    tensors, aliases, others = _sorted(path, model.harvest(live).state_dict())
+    state = model.harvest(live).state_dict()
+    tensors, aliases, others = _sorted(path, state)
     slots = [to_plain(_grown(model.slots[id])) for id in kept]
-    text = json.dumps({"version": VERSION, "slots": slots, "aliases": aliases, "extras": others}, allow_nan=False)
+    modules = _plain(path, "_metadata", _versions(state))
+    about = {"version": VERSION, "slots": slots, "aliases": aliases, "extras": others, "modules": modules}
+    text = json.dumps(about, allow_nan=False)
     # "pt", so that others who read safetensors take it for what it is besides: the weights of a torch network.
     metadata = {"format": "pt", HEADER: text, "sha256": _digest(text, tensors)}
     try:
@@ -108,7 +111,7 @@ def load_grown(factory: Callable[[], nn.Module] | nn.Module, path: str | Path) -
         attach(host, slot.path, way, part.to(device))
     network = plain_host(host)
     tied = {name: tensors[first] for name, first in about["aliases"].items()}
-    _fill(path, network, {**tensors, **tied}, about["extras"])
+    _fill(path, network, {**tensors, **tied}, about["extras"], about["modules"])
     return network
 
 
@@ -230,12 +233,18 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return about, tensors
 
 
-def _fill(path: Path, network: nn.Module, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
+def _versions(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What torch keeps beside a state dict: the version of each module's own format, which some ask for when they are loaded."""
+    return dict(getattr(state, "_metadata", {}))
+
+
+def _fill(path: Path, network: nn.Module, tensors: dict[str, Tensor], plain: dict[str, Any], versions: dict[str, Any]) -> None:
     """Load tensors and whatever else is in the state into a network of the same structure."""
     expected = network.state_dict(keep_vars=True)
     other = f"{path} was grown from another host"
     try:
-        state = tensors | {name: extras.read(value, expected.get(name), repr(name)) for name, value in plain.items()}
+        state = OrderedDict(tensors | {name: extras.read(value, expected.get(name), repr(name)) for name, value in plain.items()})
+        state._metadata = extras.read(versions, _versions(expected), "_metadata")  # type: ignore[attr-defined]
     except StateError as error:
         raise StateError(f"{other}: {error}") from None
     for name, mine in expected.items():
