@@ -136,7 +136,7 @@ def layers_of_one() -> nn.Sequential:
 TALES = ["a tale", (1, (2, "three")), {"a": None, 2: [True]}, {"!tuple": 1.5}, F.gelu, {"kind": nn.Linear, "as": (torch.float16,)}]
 
 
-@pytest.mark.parametrize("tale", TALES, ids=str)
+@pytest.mark.parametrize("tale", TALES, ids=["text", "tuples", "dicts", "a key like ours", "function", "class and type"])
 def test_what_a_host_keeps_besides_tensors_is_kept(tale: Any, tmp_path: Path) -> None:
     net = grow_one(Told(tale), "block", EXAMPLE)
     esper.save_grown(net, tmp_path / "grown.safetensors")
@@ -169,7 +169,10 @@ def test_what_changed_besides_tensors_comes_from_the_file_and_what_only_has_a_na
         esper.load_grown(lambda: Told({"by": F.relu}), tmp_path / "grown.safetensors")
 
 
-@pytest.mark.parametrize(("tale", "word"), [(lambda: None, "function"), (math.nan, "the number nan"), ({1}, "class set")], ids=str)
+UNWRITABLE: list[tuple[Any, str]] = [(lambda: None, "function"), (math.nan, "the number nan"), ({1}, "class set")]
+
+
+@pytest.mark.parametrize(("tale", "word"), UNWRITABLE, ids=["lambda", "nan", "set"])
 def test_what_no_file_can_hold_is_refused_before_anything_is_written(tale: Any, word: str, tmp_path: Path) -> None:
     with pytest.raises(StateError, match=f"cannot hold '_extra_state' of the host's state dict, which has in it .*{word}"):
         esper.save_grown(grow_one(Told(tale), "block", EXAMPLE), tmp_path / "other.safetensors")
