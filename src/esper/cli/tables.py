@@ -40,7 +40,8 @@ def print_rows(
     from rich.table import Table
 
     piped = not sys.stdout.isatty()
-    lines = HEAVY_HEAD if sys.stdout.encoding.lower().startswith("utf") else ASCII2  # a terminal without Unicode has no lines of its own
+    # A terminal without Unicode has no lines of its own. What only looks like a terminal, and keeps text, has no encoding.
+    lines = HEAVY_HEAD if (sys.stdout.encoding or "utf-8").lower().startswith("utf") else ASCII2
     table = Table(box=None, pad_edge=False, padding=(0, 1 if width else 2, 0, 0)) if piped else Table(box=lines)
     text = StringIO()  # as a Console of stdout ends the process when nobody reads it
     wide = (width or 100_000) if piped else None

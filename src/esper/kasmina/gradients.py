@@ -110,7 +110,7 @@ def step_sums(norms: Tensor, total: Tensor, present: Tensor | None = None) -> tu
     present: which tensors there are, of the same shape as norms, where those of many are in one table; the others have a norm of 0.
     """
     norm = torch.nan_to_num(total, 0.0, 0.0, 0.0)
-    negligible = (norms < VANISHING_NORM * norm) | (norms == 0.0)
+    negligible = norms <= VANISHING_NORM * norm  # where all are 0, all are
     flags = torch.stack((norms < VANISHING_NORM, norms > EXPLODING_NORM, negligible))  # (3, tensors, ...)
     shares = flags.mean(1, dtype=torch.float32) if present is None else (flags & present).sum(1) / present.sum(0).clamp(min=1)
     step = torch.stack((torch.ones_like(norm), norm, (norm != total).float(), *shares.unbind()))

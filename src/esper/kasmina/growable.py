@@ -214,7 +214,7 @@ class Growable(nn.Module):
     def ranks(self) -> Ranks | None:
         """The processes that train this model together, this one among them; None unless DistributedDataParallel has wrapped the model, or
         a module that holds it."""
-        return self._ranks if self._ranks is not None and torch.distributed.is_initialized() else None
+        return self._ranks if self._ranks is not None and self._ranks.are_there else None
 
     @ranks.setter
     def ranks(self, ranks: Ranks) -> None:

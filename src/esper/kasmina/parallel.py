@@ -4,6 +4,7 @@ what it belongs to. What shards parameters is refused."""
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Iterable
 
 from torch import nn
@@ -56,9 +57,15 @@ def _join(wrapper: DistributedDataParallel, child: nn.Module) -> None:
     wrapper.parameters_to_ignore = Names(told, prefixes)
     seeds = {id(p) for module in grown.values() for p in module.slots.parameters()}
     wrapper._module_parameters = [p for p in wrapper._module_parameters if id(p) not in seeds]
+    wrapping = weakref.ref(wrapper)
+
+    def joining() -> bool:
+        found = wrapping()
+        return found is not None and found._join_config.enable
+
     for prefix, module in grown.items():
         local = [name.removeprefix(prefix) for name in told if name.startswith(prefix)]
-        ranks = Ranks(wrapper.process_group, next(module.host.parameters()).device, local, lambda: wrapper._join_config.enable)
+        ranks = Ranks(wrapper.process_group, next(module.host.parameters()).device, local, joining)
         ranks.join(module.slots)
         module.ranks = ranks
 

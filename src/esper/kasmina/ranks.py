@@ -8,6 +8,7 @@ at the end of each epoch. What ranks say to each other goes through a group of i
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,12 +40,15 @@ class Ranks:
         if not dist.is_gloo_available():
             raise RankError("a Growable under DistributedDataParallel needs torch's gloo backend for its coordination; this torch lacks it")
         self.rank, self.size, self.local = dist.get_rank(group), dist.get_world_size(group), frozenset(local)
-        self._group, self._joining = group, joining
+        self._joining = joining
         self._timeout = group._get_backend(device).options._timeout
         members = dist.get_process_group_ranks(group)
         # Of some processes only where the others do not take part, and need not know of it.
         some = len(members) < dist.get_world_size()
-        self._control = dist.new_group(members, self._timeout, "gloo", use_local_synchronization=some)
+        control = dist.new_group(members, self._timeout, "gloo", use_local_synchronization=some)
+        # torch keeps them until destroy_process_group(), which waits for their threads. Kept here too they would live until Python ends,
+        # when a thread that has just sent something must not touch Python's objects any more, and the process would be aborted.
+        self._groups = weakref.ref(group), weakref.ref(control)
         self._backward = -1
         """The backward pass at whose end gradients are, or were last, reduced."""
         self._reduced = True
@@ -52,6 +56,23 @@ class Ranks:
         self._unseen = ""
         """The class of an output of the model in which no tensor was found."""
         self._watching = True
+
+    @property
+    def are_there(self) -> bool:
+        """Whether the ranks can still speak to each other: until destroy_process_group()."""
+        return all(group() is not None for group in self._groups)
+
+    @property
+    def _group(self) -> dist.ProcessGroup:
+        found = self._groups[0]()
+        assert found is not None, "the process group was destroyed"
+        return found
+
+    @property
+    def _control(self) -> dist.ProcessGroup:
+        found = self._groups[1]()
+        assert found is not None, "the process group was destroyed"
+        return found
 
     @property
     def leads(self) -> bool:
