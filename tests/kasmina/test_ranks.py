@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from esper.kasmina.fingerprint import sum_of_bits
 from esper.leyline.stages import Stage
-from tests.kasmina.garden import same
+from tests.kasmina.garden import grow, same
 from tests.kasmina.rank_scenarios import PATIENCE, grow_by_plan
 from tests.ranks import launch
 
@@ -140,3 +141,19 @@ def test_a_sum_of_bits_sees_any_change_of_an_element(dtype: torch.dtype) -> None
     assert torch.equal(before, sum_of_bits(changed.copy_(tensor)))
     zeros = torch.zeros(3)
     assert not torch.equal(sum_of_bits(zeros), sum_of_bits(-zeros)), "bits, not values"
+
+
+def test_with_the_process_group_the_ranks_end_and_the_model_goes_on_alone() -> None:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    model = grow()
+    wrapped = DistributedDataParallel(model)
+    ranks = model.ranks
+    assert ranks is not None
+    assert ranks.are_there
+    torch.distributed.destroy_process_group()
+    assert not ranks.are_there, "nothing of ours keeps the group, or its threads, alive"
+    assert model.ranks is None
+    assert wrapped.module is model
+    model.germinate("mix", "mlp_small")
+    model.tick()
+    assert model.at(Stage.TRAINING) == ["mix"]

@@ -311,17 +311,24 @@ def seeded() -> Iterator[None]:
 
 @contextmanager
 def counting(kind: type) -> Iterator[list[int]]:
-    """Counts the forward passes of models of one class."""
-    calls = [0]
+    """Counts the forward passes of models of one class, not those of modules of the same class inside."""
+    calls, depth = [0], [0]
 
-    def count(module: nn.Module, args: Any) -> None:
-        calls[0] += type(module) is kind
+    def enter(module: nn.Module, args: Any) -> None:
+        if type(module) is kind:
+            calls[0] += depth[0] == 0
+            depth[0] += 1
 
-    handle = nn.modules.module.register_module_forward_pre_hook(count)
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        depth[0] -= type(module) is kind
+
+    hooks = nn.modules.module
+    handles = [hooks.register_module_forward_pre_hook(enter), hooks.register_module_forward_hook(leave, always_call=True)]
     try:
         yield calls
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
 def floats(output: Any) -> list[Tensor]:
