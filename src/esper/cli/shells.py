@@ -13,9 +13,7 @@ from esper.cli.main import COMMANDS
 LONGEST = 70
 """Letters of a description."""
 
-BASH = """\
-# Completion of esper for bash, written by `esper completion bash`.
-
+LOOK_UP = """\
 _esper_context() { # CONTEXT: what can be typed there; fails where there is no such context
     flags=() more=() values=() paths= many=
     case $1 in
@@ -32,6 +30,16 @@ _esper_takes() { # CONTEXT FLAG: what the flag takes; fails where it takes nothi
     esac
 }
 
+"""
+"""What both scripts begin with; bash and zsh read it alike."""
+
+BASH = (
+    """\
+# Completion of esper for bash, written by `esper completion bash`.
+
+"""
+    + LOOK_UP
+    + """\
 _esper() {
     local context= flag= word number=${#COMP_WORDS[@]} used=0 cur=${COMP_WORDS[COMP_CWORD]}
     local -a flags more values line=("${COMP_WORDS[@]:1:COMP_CWORD-1}")
@@ -74,27 +82,16 @@ _esper() {
 
 complete -F _esper esper
 """
+)
 
-ZSH = """\
+ZSH = (
+    """\
 #compdef esper
 # Completion of esper for zsh, written by `esper completion zsh`.
 
-_esper_context() { # CONTEXT: what can be typed there; fails where there is no such context
-    flags=() more=() values=() paths= many=
-    case $1 in
-%s
-    *) return 1 ;;
-    esac
-}
-
-_esper_takes() { # CONTEXT FLAG: what the flag takes; fails where it takes nothing
-    values=() paths= many=
-    case "$1:$2" in
-%s
-    *) return 1 ;;
-    esac
-}
-
+"""
+    + LOOK_UP
+    + """\
 _esper() {
     local context= flag= word cur=${words[CURRENT]} paths many
     local -i used=0
@@ -133,6 +130,7 @@ _esper() {
 
 if [[ $funcstack[1] == _esper ]]; then _esper "$@"; else compdef _esper esper; fi
 """
+)
 
 FISH = """\
 # Completion of esper for fish, written by `esper completion fish`.
