@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from esper.leyline.actions import Decision, Op, Style
+from esper.leyline.actions import Decision, Head, Op, Style
 from esper.leyline.errors import ConfigError
 from esper.leyline.stages import Stage
-from esper.tamiyo import FixedConfig, RandomConfig, make
+from esper.simic.runs.ppo_config import PPORunConfig
+from esper.tamiyo import Controller, FixedConfig, Observation, RandomConfig, make
+from esper.tamiyo.controllers.controller import State, random_stream
+from esper.tamiyo.controllers.prior import Prior
+from esper.tamiyo.observe.masks import BoolArray, choose
 from tests.tamiyo.simulator import Step, World, fossils, play
 
 
@@ -37,17 +42,39 @@ def test_what_random_decides_depends_on_its_seed_and_on_what_it_sees_alone() -> 
     assert decisions(1) != decisions(2)
 
 
-def share_with_a_fossil(config: RandomConfig, world: World, episodes: int) -> float:
-    return sum(fossils(play(make("random", config), world, random_seed=i)[0]) > 0 for i in range(episodes)) / episodes
+@dataclass(frozen=True)
+class Untrained:
+    """Draws every head from a prior, as a policy does that has learned nothing."""
+
+    config: Prior
+    name: str = "untrained"
+
+    def start(self, seed: int) -> State:
+        return {"seed": seed}
+
+    def decide(self, observation: Observation, state: State) -> tuple[Decision, State]:
+        rng = random_stream(self.name, state["seed"], state["seed"], observation.report.epoch)
+
+        def pick(head: Head, mask: BoolArray) -> int:
+            return int(rng.choice(len(mask), p=self.config.probabilities(head, mask)))
+
+        return choose(observation.masks, pick), state
 
 
-def test_under_the_exploration_prior_a_fossil_in_an_episode_is_common_enough_to_learn_from() -> None:
-    share = share_with_a_fossil(RandomConfig(wait=0.9), World(), 100)
+def share_with_a_fossil(controller: Controller, world: World, episodes: int) -> float:
+    return sum(fossils(play(controller, world, random_seed=i)[0]) > 0 for i in range(episodes)) / episodes
+
+
+@pytest.mark.parametrize(
+    "controller", [make("random", RandomConfig(wait=0.9)), Untrained(PPORunConfig().ppo.prior)], ids=["random", "policy"]
+)
+def test_under_the_exploration_prior_a_fossil_in_an_episode_is_common_enough_to_learn_from(controller: Controller) -> None:
+    share = share_with_a_fossil(controller, World(), 100)
     assert share > 0.2, f"{share:.0%} of episodes of 25 epochs end with a fossil: there would be little to learn from"
 
 
 def test_without_auto_advance_and_with_uniform_ops_a_fossil_is_rare() -> None:
-    assert share_with_a_fossil(RandomConfig(uniform=True), World(auto_advance=False), 60) < 0.2
+    assert share_with_a_fossil(make("random", RandomConfig(uniform=True)), World(auto_advance=False), 60) < 0.2
 
 
 def test_the_random_baseline_grows_something_in_most_episodes_and_uses_every_op() -> None:

@@ -199,21 +199,23 @@ def test_the_prior_waits_takes_what_is_ready_and_blends_fully():
     batch = ObservationBatch.padding((2,), SLOTS, BLUEPRINTS)
     for host, ops in enumerate([(Op.GERMINATE, Op.PRUNE), (Op.ADVANCE, Op.PRUNE)]):
         batch.op_mask[host, list(ops)] = True
-    op, _, choices = prior_tables(Prior(wait=0.8, wait_when_ready=0.4, prune=0.1, full_influence=0.4), batch)
+    op, _, choices = prior_tables(Prior(wait=0.8, wait_when_ready=0.4, prune=0.1, full_influence=0.4, usual=0.91), batch)
     assert op[0, 0].tolist() == pytest.approx([0.8, 0.18, 0.0, 0.0, 0.02, 0.0])
     assert op[1, 0].tolist() == pytest.approx([0.4, 0.0, 0.54, 0.0, 0.06, 0.0])
     target = choices[0, HEAD_OP_PAIRS.index((Head.ALPHA_TARGET, Op.GERMINATE))].tolist()
     assert target[:4] == pytest.approx([0.2, 0.2, 0.2, 0.4])
     assert target[4:] == [0.0] * (len(target) - 4), "padding"
+    tempo = choices[0, HEAD_OP_PAIRS.index((Head.TEMPO, Op.GERMINATE))].tolist()
+    assert tempo[:4] == pytest.approx([0.91, 0.03, 0.03, 0.03])
 
 
 @given(seeds)
 def test_logits_of_zero_on_top_of_a_prior_are_the_prior(generator):
-    batch = some_masks(generator, 3)
-    op, choices = prior_logits(Prior(), batch)
+    batch, prior = some_masks(generator, 3), Prior(retarget=0.02, full_influence=0.98, usual=0.98)
+    op, choices = prior_logits(prior, batch)
     plain = packed({head: torch.zeros_like(logits) for head, logits in some_logits(generator, 3).items()})
     distribution = ActionDistribution(replace(plain, op=plain.op + op, choices=0.0 * plain.choices + choices), batch)
-    assert distribution.distance_from(prior_tables(Prior(), batch)).abs().max() < 1e-5
+    assert distribution.distance_from(prior_tables(prior, batch)).abs().max() < 1e-5
 
 
 def test_logits_of_the_prior_are_its_logarithms_for_every_set_of_legal_ops():

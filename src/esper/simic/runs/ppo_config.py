@@ -10,7 +10,7 @@ from esper.leyline.config import Count, NonNegativeInt, Range, Size, check_range
 from esper.leyline.errors import ConfigError
 from esper.leyline.reports import GateConfig
 from esper.simic.growth.config import CARRIED_OUT, GrowthConfig, processes
-from esper.simic.learning.ppo_config import PPOConfig, PriorStrength
+from esper.simic.learning.ppo_config import EntropyMultipliers, PPOConfig, PriorStrength
 from esper.tamiyo.controllers.prior import Prior
 from esper.tolaria.training.config import TrainingConfig
 
@@ -24,7 +24,8 @@ def _few_rounds() -> PPOConfig:
     """Learning that pays within some twenty updates: larger steps, and less of a hold on the op head, than PPOConfig's own defaults.
 
     And a start that is readier to take a seed on to the end: where half-grown seeds are the rule, what is learned first is to leave
-    growing alone, and a few rounds may never find out more.
+    growing alone, and a few rounds may never find out more. It explores what decides a score, which is op, slot and blueprint: the other
+    heads start near their usual values and earn nothing for being undecided.
     """
     return PPOConfig(
         learning_rate=3e-3,
@@ -36,7 +37,8 @@ def _few_rounds() -> PPOConfig:
         entropy_start=0.01,
         entropy_end=0.001,
         prior_strength=PriorStrength(op=0.05),
-        prior=Prior(wait=0.8, wait_when_ready=0.2),
+        entropy_multipliers=EntropyMultipliers(style=0.0, tempo=0.0, alpha_target=0.0, alpha_speed=0.0, alpha_curve=0.0),
+        prior=Prior(wait=0.8, wait_when_ready=0.2, retarget=0.02, full_influence=0.98, usual=0.98),
     )
 
 
