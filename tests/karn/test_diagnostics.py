@@ -181,7 +181,7 @@ def test_refusals_and_failed_gates_are_counted() -> None:
 
 def test_gradients_flow_by_stage() -> None:
     def stats(norm: float, vanishing: float = 0.0, finite: bool = True) -> GradientStats:
-        return GradientStats(steps=1, norm=norm, peak=norm, vanishing=vanishing, exploding=0.0, negligible=0.0, finite=finite)
+        return GradientStats(steps=1, norm=norm, peak=norm, vanishing=vanishing, exploding=0.0, finite=finite)
 
     training = (seed("r0c0", Stage.TRAINING, gradients=stats(2.0, vanishing=0.5)),)
     found = gradient_flow([episode(step(1, gradients=stats(1.0), seeds=training), step(2, gradients=stats(math.nan, finite=False)))])

@@ -107,7 +107,7 @@ REPORT = EpochReport(
     initial_learning_rate=0.1,
     start_parameters=100,
     parameters=120,
-    gradients=GradientStats(steps=1, norm=1.0, peak=2.0, vanishing=0.0, exploding=0.0, negligible=0.0, finite=True),
+    gradients=GradientStats(steps=1, norm=1.0, peak=2.0, vanishing=0.0, exploding=0.0, finite=True),
     seeds=(
         SeedReport(
             slot="a",

@@ -12,7 +12,7 @@ from esper.leyline.actions import WAIT, Decision, Op
 from esper.leyline.events import Decided, Note
 from esper.leyline.reports import Gate, GateVerdict, GradientStats
 
-STATS = GradientStats(steps=3, norm=0.5, peak=1.0, vanishing=0.0, exploding=0.25, negligible=0.0, finite=True)
+STATS = GradientStats(steps=3, norm=0.5, peak=1.0, vanishing=0.0, exploding=0.25, finite=True)
 RECORDS = [
     Decision(op=Op.GERMINATE, slot="r0c0", blueprint="conv_light"),
     GateVerdict(Gate.G2, "r0c0", False, ("too young",)),

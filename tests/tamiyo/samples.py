@@ -18,7 +18,7 @@ COSTS = {"norm": 16, "conv_light": 600, "conv_heavy": 1200, "mlp": 800}
 SLOTS = ("r0c0", "r0c1", "r0c2")
 STAGES = tuple(stage for stage in Stage if stage is not Stage.UNKNOWN)
 NEXT_GATE = {Stage.GERMINATED: Gate.G1, Stage.TRAINING: Gate.G2, Stage.BLENDING: Gate.G3, Stage.HOLDING: Gate.G5}
-HEALTHY = GradientStats(steps=10, norm=0.1, peak=0.2, vanishing=0.25, exploding=0.0, negligible=0.0, finite=True)
+HEALTHY = GradientStats(steps=10, norm=0.1, peak=0.2, vanishing=0.25, exploding=0.0, finite=True)
 
 
 def seed(slot: str = "r0c0", stage: Stage = Stage.DORMANT, **fields: Any) -> SeedReport:
@@ -81,9 +81,9 @@ def gradient_stats(draw: st.DrawFn) -> GradientStats:
     """Gradients of any size, broken ones too."""
     share = st.floats(0.0, 1.0)
     norm = draw(anything.map(abs))
-    vanishing, exploding, negligible = draw(share), draw(share), draw(share)
+    vanishing, exploding = draw(share), draw(share)
     return GradientStats(
-        steps=5, norm=norm, peak=norm, vanishing=vanishing, exploding=exploding, negligible=negligible, finite=draw(st.booleans())
+        steps=5, norm=norm, peak=norm, vanishing=vanishing, exploding=exploding, finite=draw(st.booleans())
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from esper.leyline.reports import EXPLODING_NORM, Gate, GateConfig, GateVerdict, SeedReport
 from esper.leyline.stages import Stage
@@ -65,26 +64,14 @@ def _health(report: SeedReport, config: GateConfig) -> list[str]:
         return failures
     if not report.gradients.finite:
         failures.append("gradients are not finite")
-    elif explodes(report):
+    elif report.explodes:
         bound = f"above {EXPLODING_NORM:g} and {EXPLODING_NORM:g} times the host's"
         failures.append(f"a gradient is exploding (norm {report.gradients.peak:.3g}, {bound})")
-    if health(report) < config.min_gradient_health:
-        failures.append(f"gradient health {health(report):.2f} below {config.min_gradient_health}")
+    health = report.gradient_health
+    assert health is not None, "gradients were measured"
+    if health < config.min_gradient_health:
+        failures.append(f"gradient health {health:.2f} below {config.min_gradient_health}")
     return failures
-
-
-def explodes(report: SeedReport) -> bool:
-    """Whether a tensor of the seed has a gradient too large for any, and for a host whose own is as large as this one's."""
-    found = report.gradients
-    return found is not None and found.exploding > 0 and found.peak > EXPLODING_NORM * max(1.0, report.host_gradient or 0.0)
-
-
-def health(report: SeedReport) -> float:
-    """The health of the seed's gradients whatever the scale of the loss: small ones are held against the rest of the seed's, large ones
-    against the host's. Whether they are large enough is told by the ratio."""
-    found = report.gradients
-    assert found is not None
-    return replace(found, vanishing=found.negligible, exploding=found.exploding if explodes(report) else 0.0).health
 
 
 GATES: dict[Gate, Callable[[SeedReport, GateConfig], list[str]]] = {Gate.G1: g1, Gate.G2: g2, Gate.G3: g3, Gate.G5: g5}
@@ -100,13 +87,12 @@ FIGURES: dict[Gate, tuple[str, ...]] = {
     Gate.G3: ("alpha", "alpha_target", "ramp_left"),
     Gate.G5: ("gradient_health", "contribution", "contribution_error", "contribution_age"),
 }
-"""What each gate looks at besides whether all is finite: fields of a seed's report, and the health of its gradients."""
+"""What each gate looks at besides whether all is finite, by its name in a seed's report."""
 
 
 def figures(gate: Gate, report: SeedReport) -> dict[str, float]:
     """What a gate judged a seed by, as far as it was measured."""
-    known = None if report.gradients is None else health(report)
-    read = {name: known if name == "gradient_health" else getattr(report, name) for name in FIGURES[gate]}
+    read = {name: getattr(report, name) for name in FIGURES[gate]}
     return {name: float(value) for name, value in read.items() if value is not None}
 
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from esper.leyline.reports import EXPLODING_NORM, VANISHING_NORM, GradientStats
+from esper.leyline.reports import EXPLODING_NORM, VANISHING_SHARE, GradientStats
 
 MAX_RATIO = 10.0
 MIN_HOST_NORM = 1e-8
-SUMS = 7
+SUMS = 6
 """Figures that a meter keeps."""
 MOST_WAITING = 256
 """Steps that wait to be summed, at most."""
@@ -31,8 +31,8 @@ class Scale(NamedTuple):
 class GradientMeter(nn.Module):
     """Running sums over the steps of an epoch, as a buffer, so that they move and are saved with the model.
 
-    sums: steps, sum of norms, steps with a non-finite norm, sums of the shares that vanish, that explode and that are negligible, and the
-    largest norm of a tensor.
+    sums: steps, sum of norms, steps with a non-finite norm, sums of the shares that vanish and that explode, and the largest norm of a
+    tensor.
     Steps wait to be summed until somebody asks, and are then taken in together: on small hosts an operation costs as much as the training
     of a layer.
     """
@@ -110,8 +110,8 @@ def step_sums(norms: Tensor, total: Tensor, present: Tensor | None = None) -> tu
     present: which tensors there are, of the same shape as norms, where those of many are in one table; the others have a norm of 0.
     """
     norm = torch.nan_to_num(total, 0.0, 0.0, 0.0)
-    negligible = norms <= VANISHING_NORM * norm  # where all are 0, all are
-    flags = torch.stack((norms < VANISHING_NORM, norms > EXPLODING_NORM, negligible))  # (3, tensors, ...)
+    vanishing = norms <= VANISHING_SHARE * norm  # where all are 0, all vanish
+    flags = torch.stack((vanishing, norms > EXPLODING_NORM))  # (2, tensors, ...)
     shares = flags.mean(1, dtype=torch.float32) if present is None else (flags & present).sum(1) / present.sum(0).clamp(min=1)
     step = torch.stack((torch.ones_like(norm), norm, (norm != total).float(), *shares.unbind()))
     return step, torch.nan_to_num(norms.amax(0), 0.0, 0.0, 0.0)
@@ -119,7 +119,7 @@ def step_sums(norms: Tensor, total: Tensor, present: Tensor | None = None) -> tu
 
 def gradient_stats(sums: Sequence[float]) -> GradientStats | None:
     """The statistics that a meter's sums, read from the device, stand for; None before the first step."""
-    steps, norm, broken, vanishing, exploding, negligible, peak = sums
+    steps, norm, broken, vanishing, exploding, peak = sums
     if steps == 0:
         return None
     return GradientStats(
@@ -128,7 +128,6 @@ def gradient_stats(sums: Sequence[float]) -> GradientStats | None:
         peak=peak,
         vanishing=vanishing / steps,
         exploding=exploding / steps,
-        negligible=negligible / steps,
         finite=broken == 0,
     )
 

@@ -71,21 +71,14 @@ class GradientStats:
     peak: float
     """Largest norm of any single tensor in any step."""
     vanishing: float
-    """Share of tensors with norm below VANISHING_NORM."""
+    """Share of tensors with norm at most VANISHING_SHARE of the norm over all: beside the others they learn nothing."""
     exploding: float
     """Share of tensors with norm above EXPLODING_NORM."""
-    negligible: float
-    """Share of tensors with norm below VANISHING_NORM times the norm over all, or 0: beside the others they learn nothing."""
     finite: bool
     """No NaN and no infinity was seen."""
 
-    @property
-    def health(self) -> float:
-        """1 when every tensor learns; 0.5 lost where all vanish, 0.8 where all explode; 0 after a NaN."""
-        return 1.0 - 0.5 * self.vanishing - 0.8 * self.exploding if self.finite else 0.0
 
-
-VANISHING_NORM = 1e-7
+VANISHING_SHARE = 1e-7
 EXPLODING_NORM = 10.0
 
 
@@ -145,6 +138,21 @@ class SeedReport(SeedRecord):
     host_parameters: int = 0
     finite: bool = True
     """Every parameter of the seed is finite."""
+
+    @property
+    def explodes(self) -> bool:
+        """Whether a tensor of the seed has a gradient too large for any, and for a host whose own is as large as this one's."""
+        found = self.gradients
+        return found is not None and found.exploding > 0 and found.peak > EXPLODING_NORM * max(1.0, self.host_gradient or 0.0)
+
+    @property
+    def gradient_health(self) -> float | None:
+        """1 when every tensor learns; 0.5 lost where all vanish, 0.8 where all explode; 0 after a NaN; None until measured. The same
+        whatever the scale of the loss: whether gradients are large enough is told by the ratio."""
+        found = self.gradients
+        if found is None:
+            return None
+        return 1.0 - 0.5 * found.vanishing - (0.8 * found.exploding if self.explodes else 0.0) if found.finite else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

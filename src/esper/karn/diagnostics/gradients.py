@@ -23,7 +23,7 @@ class Flow:
     """Median over epochs of the mean norm."""
     vanishing: float
     exploding: float
-    """Mean share of tensors whose gradient is next to nothing, or too large; the norms that this begins at are in leyline/reports.py."""
+    """Mean share of tensors whose gradient is next to nothing beside the others, or too large; the bounds are in leyline/reports.py."""
     broken: float
     """Share of epochs with a gradient that is not finite."""
 

@@ -176,7 +176,7 @@ def epoch_events(report: EpochReport) -> list[Event]:
                     trial_error=seed.trial_error,
                     trial_loss=seed.trial_loss,
                     gradient_norm=None if gradients is None else gradients.norm,
-                    gradient_health=None if gradients is None else gradients.health,
+                    gradient_health=seed.gradient_health,
                     gradient_ratio=seed.gradient_ratio,
                 )
             )

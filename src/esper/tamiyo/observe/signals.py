@@ -342,10 +342,10 @@ def _harvest_values(report: EpochReport) -> dict[str, float]:
 
 def _gradient_values(seed: SeedReport) -> dict[str, float]:
     values = {} if seed.gradient_ratio is None else {"seed_gradient_ratio": _log(seed.gradient_ratio, 10)}
-    if seed.gradients is not None:
+    if seed.gradients is not None and seed.gradient_health is not None:
         values["gradients_measured"] = 1.0
         values["gradient_norm"] = _log(seed.gradients.norm, 10)
-        values["gradient_health"] = seed.gradients.health
+        values["gradient_health"] = seed.gradient_health
         values["gradient_vanishing"] = seed.gradients.vanishing
         values["gradient_exploding"] = seed.gradients.exploding
     return values
