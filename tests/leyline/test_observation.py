@@ -38,7 +38,7 @@ SLOT_NAMES = {
     *("contribution_error", "contribution_loss"),
     *("interaction", "trial_contribution", "trial_measured", "trial_error", "trial_loss"),
     *("gradient_norm", "gradient_health", "gradient_vanishing", "gradient_exploding", "seed_gradient_ratio", "gradients_measured"),
-    *("gate_g1", "gate_g2", "gate_g3", "gate_g5", "position", "width", "embargo_left"),
+    *("gate_g1", "gate_g2", "gate_g3", "gate_g5", "position", "width", "reach", "capacity", "embargo_left"),
 }
 # The floor of 80 values: each named value, and the host or slot field that carries it. Blueprint travels as an index beside the floats.
 FLOOR_HOST = {
@@ -110,7 +110,7 @@ def test_the_fingerprint_changes_with_version_name_bound_and_order_and_not_with_
 
 def test_a_changed_schema_needs_a_new_version() -> None:
     # When this fails: raise OBSERVATION_VERSION, because saved policies were trained on the old layout, and then write the new pair here.
-    assert (OBSERVATION_VERSION, OBSERVATION.fingerprint()) == (4, "cc9ed948a860af8f")
+    assert (OBSERVATION_VERSION, OBSERVATION.fingerprint()) == (5, "f78deb92efa68139")
 
 
 def test_the_description_names_every_field_with_its_unit() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from esper.leyline.actions import TEMPOS, Decision, Head, Op
 from esper.leyline.errors import ConfigError, UnknownNameError
-from esper.leyline.observation import NO_BLUEPRINT
+from esper.leyline.observation import NO_BLUEPRINT, OBSERVATION
 from esper.leyline.reports import LifecycleConfig, Topology
 from esper.leyline.stages import Stage
 from esper.tamiyo import Rules, SignalTracker
@@ -53,6 +54,7 @@ def hosts(count: int, slots: int = 3, steps: int | None = None, generator_seed: 
     batch.host.copy_(torch.randn(batch.host.shape, generator=generator))
     batch.slots.copy_(torch.randn(batch.slots.shape, generator=generator))
     batch.blueprints.copy_(torch.randint(0, 1 + len(NAMES), batch.blueprints.shape, generator=generator))
+    batch.costs.copy_(torch.rand(batch.costs.shape, generator=generator))
     for mask in (batch.exists, batch.op_mask, batch.blueprint_mask, batch.slot_mask):
         mask.fill_(True)
     batch.slot_mask[..., Op.WAIT, :] = False
@@ -104,6 +106,29 @@ def test_blueprints_are_matched_by_name_in_both_directions():
     action = list(observed.masks.indices(decision))
     action[HEADS.index(Head.BLUEPRINT)] = names.index("conv_heavy")
     assert decision_of(observed.masks, action, names) == decision
+
+
+def test_costs_are_doublings_of_the_network_in_the_policy_s_order_and_nothing_where_a_blueprint_does_not_fit():
+    seeds = (seed("r0c0"), seed("r0c1", topology=Topology.TOKENS))
+    observed = tracker(("r0c0", "r0c1")).observe(report(*seeds, parameters=400))
+    batch = ObservationBatch.from_observations([observed], ("extra", "conv_heavy", "norm", "mlp", "conv_light"))
+    # Of 400 parameters: norm 16, conv_light 600, conv_heavy 1,200, mlp 800.
+    norm = math.log2(1.04)
+    expected = [[0.0, 2.0, norm, 0.0, math.log2(2.5)], [0.0, 0.0, norm, math.log2(3), 0.0]]
+    assert batch.costs[0].tolist() == [pytest.approx(row, rel=1e-6) for row in expected]
+
+
+def test_what_a_blueprint_costs_is_seen_with_what_size_costs():
+    made, batch = lively(), hosts(4)
+    rent = OBSERVATION.host_index("rent")
+    inputs: list[torch.Tensor] = []
+    made.actor.slot_encoder.input.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    for points in (0.0, 20.0):
+        batch.host[:, rent] = points / 10.0
+        made.actor.encode(batch)
+        growth, price = inputs[-1][..., -2 * len(NAMES) :].split(len(NAMES), dim=-1)
+        assert torch.equal(growth, batch.costs)
+        assert torch.allclose(price, batch.costs * points / 4 / 10), "rent is what four doublings cost"
 
 
 def test_what_the_policy_does_not_know_is_masked_and_a_seed_of_it_is_seen_without_its_kind():
@@ -173,7 +198,7 @@ def test_slots_that_do_not_exist_change_nothing():
     padded = ObservationBatch.padding((4,), 7, len(NAMES))
     for name in ("host", "op_mask"):
         getattr(padded, name).copy_(getattr(batch, name))
-    for name in ("slots", "blueprints", "exists", "blueprint_mask"):
+    for name in ("slots", "blueprints", "exists", "blueprint_mask", "costs"):
         getattr(padded, name)[:, :3] = getattr(batch, name)
     padded.slot_mask[..., :3] = batch.slot_mask
     padded.slots[:, 3:] = 9.0  # whatever stands there
@@ -192,6 +217,7 @@ def test_slots_in_another_order_have_the_same_probabilities_in_that_order():
         slots=batch.slots[:, order],
         blueprints=batch.blueprints[:, order],
         blueprint_mask=batch.blueprint_mask[:, order],
+        costs=batch.costs[:, order],
         slot_mask=batch.slot_mask[..., order],
     )
     _, plain, _ = made.choose(batch, made.initial_state(4).actor, None)

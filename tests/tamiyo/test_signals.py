@@ -73,10 +73,17 @@ def test_time_size_and_counts_are_scaled_as_the_schema_says() -> None:
     moment = report(seed("r0c0", Stage.FOSSILIZED), seed("r0c1"), **counts)
     seen = observe(moment, rules=Rules(max_seeds=4))
     expected = {"progress": 0.7, "epoch": 3.0, "step": 2.0, "budget": math.log2(11), "epochs_left": 2.0, "rollbacks": 2.0}
-    expected |= {"parameters": math.log10(1601), "growth": math.log2(1.6), "learning_rate": -1.0, "seeds_germinated": 0.75}
+    expected |= {"parameters": math.log10(1601), "growth": math.log2(1.6), "learning_rate": -1.0, "seeds_germinated": 1.5}
     expected |= {"slots_in_use": 0.5, "share_dormant": 0.5, "share_fossilized": 0.5, "share_training": 0.0}
     assert {name: seen.host_value(name) for name in expected} == pytest.approx(expected, rel=1e-6)
-    assert observe(moment).host_value("seeds_germinated") == 0.0
+    assert observe(moment, rules=Rules(enabled=("r0c1",))).host_value("seeds_germinated") == 3.0
+
+
+def test_what_a_host_is_at_a_slot_is_seen_from_its_reach_and_its_capacity() -> None:
+    blind, wide, unknown = seed("r0c0", reach=1, capacity=64), seed("r0c1", reach=63, capacity=7 * 64), seed("r0c2")
+    seen = observe(report(blind, wide, unknown))
+    assert [seen.slot_value(slot, "reach") for slot in ("r0c0", "r0c1", "r0c2")] == [0.5, 3.0, 0.0]
+    assert [seen.slot_value(slot, "capacity") for slot in ("r0c0", "r0c1", "r0c2")] == [1.0, 3.0, 0.0]
 
 
 def test_losses_are_in_units_of_ln_k_and_accuracies_in_fractions_or_tens_of_points() -> None:

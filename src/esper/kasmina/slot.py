@@ -81,6 +81,10 @@ class Place:
     """Where the features are in the module's output; None for a tensor, which is them."""
     calls: int = 1
     """How often the module is called in one forward pass."""
+    reach: int = 0
+    """Positions of the features that change with one position of the input; 0 where that is not known, or where there are none."""
+    capacity: int = 0
+    """Parameters of the layers that run between the slot before, or the beginning, and this one, its own module included."""
 
     @property
     def seed_shape(self) -> tuple[int, ...]:
@@ -244,6 +248,8 @@ class Slot(nn.Module):
             topology=place.shape.topology,
             width=place.shape.width,
             position=place.position,
+            reach=place.reach,
+            capacity=place.capacity,
             alpha=state.alpha,
             ramp_left=state.ramp_left,
             parameters=self.size(),

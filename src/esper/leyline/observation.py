@@ -21,7 +21,7 @@ from esper.leyline.errors import unknown
 from esper.leyline.reports import Gate
 from esper.leyline.stages import Stage
 
-OBSERVATION_VERSION = 4
+OBSERVATION_VERSION = 5
 """Goes up by one with every change to the names, scales or bounds below."""
 
 OBSERVATION_LIMIT = 10.0
@@ -125,7 +125,7 @@ HOST_FIELDS: tuple[Field, ...] = (
     *_one_hot("last_op", tuple(Op), "what was tried last; all 0 before the first decision"),
     _field("last_op_succeeded", "1 carried out, -1 refused, 0 none yet", -1.0, 1.0, "an act that was refused need not be repeated"),
     _field("learning_rate", "log10(rate / initial rate)", -4.0, 2.0, "seeds that start when the rate has decayed starve"),
-    _field("seeds_germinated", "germinated so far / seed limit; 0 without a limit", 0.0, 1.0, "how many tries are left"),
+    _field("seeds_germinated", "germinated so far / enabled slots", 0.0, 10.0, "how much was tried; a limit is in the masks"),
     _field("rollbacks", "count", 0.0, 10.0, "a host that had to be rescued is fragile"),
 )
 """Seen once per host and epoch."""
@@ -167,6 +167,8 @@ SLOT_FIELDS: tuple[Field, ...] = (
     *(_field(f"gate_{gate.name.lower()}", _GATE, -1.0, 1.0, "what can be done next") for gate in OBSERVED_GATES),
     _field("position", "0 first in the forward pass, 1 last", 0.0, 1.0, "early and late features want different seeds"),
     _field("width", "log2(channels or features) / 2", 0.0, 10.0, "what a blueprint costs and can do here"),
+    _field("reach", "log2(1 + positions that one input position reaches) / 2", 0.0, 10.0, "whether the host sees shapes; 0 unknown"),
+    _field("capacity", "log2(1 + parameters since the slot before / width^2)", 0.0, 10.0, "where the host is thin, and a seed adds most"),
     _field("embargo_left", _EPOCHS, 0.0, 10.0, "when the slot can be used again"),
 )
 """Seen for every slot, whatever their number, in the same order for each."""

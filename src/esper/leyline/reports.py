@@ -131,6 +131,11 @@ class SeedReport(SeedRecord):
     """Channels or features at the slot."""
     position: float
     """Where the slot lies in the host's forward pass: 0 first, 1 last."""
+    reach: int = 0
+    """Positions of the features at the slot that change with one position of the host's input; 0 where that is not known, or where there
+    are none."""
+    capacity: int = 0
+    """Parameters of the host's layers between the slot before and this one."""
     alpha: float = 0.0
     ramp_left: int = 0
     """Epochs until alpha reaches its target."""

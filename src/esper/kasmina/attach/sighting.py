@@ -79,6 +79,8 @@ class Watch:
         self._latest: tuple[tuple[int, ...], Hint] | None = None
         self._makers: dict[int, list[Sighting]] = {}
         """Who returned each tensor, by its id; all of them are kept."""
+        self.takers: dict[int, nn.Module] = {}
+        """The first telling module that each tensor went into, by the tensor's id: good for those that outlive the pass."""
 
     def __enter__(self) -> Watch:
         modules = {id(s.module): s.module for s in self.sightings.values() if not is_scripted(s.module)}.values()
@@ -94,6 +96,8 @@ class Watch:
         self._running.append(self._by_module[id(module)])
         taken = args[0] if args else None
         hint = _hint(module, taken) if isinstance(taken, Tensor) and not isinstance(module, nn.Embedding) else None
+        if isinstance(taken, Tensor) and (hint is not None or isinstance(module, nn.Embedding)):
+            self.takers.setdefault(id(taken), module)
         for maker in self._makers.pop(id(taken), ()) if hint is not None else ():
             maker.consumer = hint
 
@@ -145,6 +149,13 @@ def _hint(module: nn.Module, features: Tensor) -> Hint | None:
     (width,) = sizes
     axes = [axis for axis in range(1, features.dim()) if features.shape[axis] == width]
     return Hint(axes[0] == 1 and features.dim() > 2, width) if len(axes) == 1 and axes[0] in (1, features.dim() - 1) else None
+
+
+def channels_of(taker: nn.Module, features: Tensor, batch: int) -> int:
+    """The axis of the channels of features that go into a telling module, whose samples lie along the axis `batch`."""
+    hint = _hint(taker, features)
+    assert hint is not None, "a module that tells nothing"
+    return (1 if batch != 1 else 0) if hint.first else features.dim() - 1
 
 
 def is_scripted(module: nn.Module) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from esper.kasmina.attach.axes import Spread, changed_axes, read_axes, spreads
 from esper.kasmina.attach.graph import Role, depends_on, main_role, roles
+from esper.kasmina.attach.reach import reaches
 from esper.kasmina.attach.running import call, check_parameters, evaluating, modes_kept, untouched
 from esper.kasmina.attach.sighting import Sighting, Watch, features_of, is_scripted, position
 from esper.kasmina.attach.variation import Example, one_changed, one_more, other_sizes, sample_counts
@@ -43,18 +46,20 @@ class Survey:
         check_parameters(model)
         self.model, self.example = model, example
         try:
-            self.sightings, self.output = self._pass(example)
+            watch, self.output = self._pass(example)
         except Exception as error:
             raise SlotError(f"the model does not run on the example input: {in_a_line(error)}") from error
+        self.sightings: Sightings = watch.sightings
+        self.takers = watch.takers
 
-    def _pass(self, example: Example) -> tuple[Sightings, Any]:
+    def _pass(self, example: Example) -> tuple[Watch, Any]:
         with untouched(self.model), evaluating(self.model), no_fast_path(), Watch(self.model) as watch:
             output = call(self.model, example)
-        return watch.sightings, output
+        return watch, output
 
     def _try(self, example: Example) -> Sightings | None:
         try:
-            return self._pass(example)[0]
+            return self._pass(example)[0].sightings
         except Exception:  # the model has its reasons: a fixed batch, a fixed size
             return None
 
@@ -126,6 +131,35 @@ class Survey:
         rows = Counter(s.shapes[-1][0] for s in self.sightings.values() if s.shapes and len(s.shapes[-1]) > 1)
         usual, count = rows.most_common(1)[0] if rows else (0, 0)
         return usual if usual > 1 and 2 * count > rows.total() else None
+
+    def reaches(self, places: Sequence[Place]) -> dict[str, int]:
+        """How many positions of the features at each of these places change with one position of the input, by path; 0 if unknown."""
+        axis, _, _ = self._samples
+        counts = sample_counts(self.example)
+        return reaches(self.model, self.example, (axis, counts.get(axis, 0)), self.takers, places)
+
+    def capacities(self, places: Sequence[Place]) -> dict[str, int]:
+        """Parameters of the layers that run between the place before and each of these, itself included, by path; each counts once.
+
+        A layer that is never called as a module counts with the one that holds it.
+        """
+        ends = sorted((self.sightings[place.path].order, place.path) for place in places)
+        found = dict.fromkeys((path for _, path in ends), 0)
+        layers = [(self._order(path), module) for path, module in self.model.named_modules() if path]
+        counted = set[int]()
+        for order, module in sorted(layers, key=lambda each: each[0]):
+            place = next((path for end, path in ends if order <= end), None)
+            own = [parameter for parameter in module.parameters(recurse=False) if id(parameter) not in counted]
+            counted.update(map(id, own))
+            if place is not None:
+                found[place] += sum(parameter.numel() for parameter in own)
+        return found
+
+    def _order(self, path: str) -> float:
+        """When a module, or the nearest around it that is called, was done; infinity for what the model itself does alone."""
+        while path and not self.sightings[path].calls:
+            path = path.rpartition(".")[0]
+        return self.sightings[path].order if path else math.inf
 
     def layout(self, path: str) -> Layout | str:
         """The layout of a module's features, or why it is not clear."""
@@ -278,7 +312,9 @@ def probe(
         if has_slot(survey.sightings[path].module):
             raise SlotError(f"{path!r} carries a slot of another Growable already; call release() on that one first")
         places[path] = place
-    return places
+    found = list(places.values())
+    reach, capacity = survey.reaches(found), survey.capacities(found)
+    return {path: replace(place, reach=reach[path], capacity=capacity[path]) for path, place in places.items()}
 
 
 def has_slot(module: nn.Module) -> bool:

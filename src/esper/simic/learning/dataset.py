@@ -124,7 +124,8 @@ def _check(episode: RecordedEpisode, blueprints: int, where: str) -> None:
     limits = torch.tensor([sizes[head] for head in HEADS])
     if episode.actions.shape != (steps, len(HEADS)) or ((episode.actions < 0) | (episode.actions >= limits)).any():
         raise RunError(f"{where} is damaged: its actions are not decisions on {slots} slots with {blueprints} blueprints")
-    seen, grown = (episode.batch.host, episode.batch.slots, episode.rewards), episode.batch.blueprints
+    batch = episode.batch
+    seen, grown = (batch.host, batch.slots, batch.costs, episode.rewards), batch.blueprints
     if not all(torch.isfinite(tensor).all() for tensor in seen) or not ((grown >= 0) & (grown <= blueprints)).all():
         raise RunError(f"{where} is damaged: it holds values that no observation or reward has")
     for name in SOURCES:

@@ -184,7 +184,7 @@ class SignalTracker:
     # The host; like a slot, it has no entry where a value is 0 or has no meaning
 
     def _host_values(self, report: EpochReport) -> dict[str, float]:
-        limit = self.rules.max_seeds
+        enabled = sum(self.rules.is_enabled(slot) for slot in self.slots)
         values = {
             "progress": report.epoch / report.budget,
             "epoch": math.log2(1 + report.epoch),
@@ -197,7 +197,7 @@ class SignalTracker:
             "growth": _log_ratio(report.parameters, report.start_parameters, 2),
             **self._stage_shares(report),
             "learning_rate": _log_ratio(report.learning_rate, report.initial_learning_rate, 10),
-            "seeds_germinated": 0.0 if limit is None else report.germinated / limit,
+            "seeds_germinated": report.germinated / max(1, enabled),
             "rollbacks": float(report.rollbacks),
         }
         if self._last_op is not None:
@@ -249,6 +249,8 @@ class SignalTracker:
             "improvement_in_stage": self._change("val_accuracy", seed.epochs_in_stage) / 10.0,
             "position": seed.position,
             "width": _log(seed.width, 2) / 2.0,
+            "reach": math.log2(1 + seed.reach) / 2.0,
+            "capacity": math.log2(1 + seed.capacity / seed.width**2),
             "embargo_left": self._until_dormant(seed) / 10.0,
         }
         if seed.stage in _STAGE:

@@ -46,6 +46,9 @@ class ObservationBatch:
     """bool [..., 6, S]: for each op the slots that it may name."""
     blueprint_mask: Tensor
     """bool [..., S, B]: what can grow in each slot."""
+    costs: Tensor
+    """float [..., S, B]: doublings of the network by each blueprint there, log2(1 + its parameters / those of the network now); 0 where it
+    does not fit."""
 
     @classmethod
     def padding(cls, shape: Sequence[int], slots: int, blueprints: int, device: torch.device | str = "cpu") -> ObservationBatch:
@@ -68,6 +71,7 @@ class ObservationBatch:
             op_mask=op_mask,
             slot_mask=zeros(len(Op), slots),
             blueprint_mask=zeros(slots, blueprints),
+            costs=zeros(slots, blueprints, dtype=torch.float32),
         )
 
     @classmethod
@@ -82,7 +86,7 @@ class ObservationBatch:
         most = max((len(each.masks.slot_names) for each in observations), default=0)
         batch = cls.padding((len(observations),), max(1, most), len(blueprints))
         # Written through numpy: a call of torch for each tensor of each host takes longer than the network.
-        host, slots, seeds, exists, _, slot_mask, blueprint_mask = (tensor.numpy() for tensor in batch.tensors().values())
+        host, slots, seeds, exists, _, slot_mask, blueprint_mask, costs = (tensor.numpy() for tensor in batch.tensors().values())
         numberings: dict[tuple[str, ...], np.ndarray[Any, np.dtype[np.int64]]] = {}
         for row, each in enumerate(observations):
             masks, here = each.masks, len(each.masks.slot_names)
@@ -92,12 +96,14 @@ class ObservationBatch:
                 numberings[masks.blueprint_names] = np.array([NO_BLUEPRINT, *places])
             numbering = numberings[masks.blueprint_names]
             known = numbering[1:] != NO_BLUEPRINT
+            columns = numbering[1:][known] - 1
             host[row] = each.host
             slots[row, :here] = each.slots
             seeds[row, :here] = numbering[each.blueprints]
             exists[row, :here] = True
             slot_mask[row, :, :here] = masks.slot_mask
-            blueprint_mask[row, :here, numbering[1:][known] - 1] = masks.blueprint_mask[:, known].T
+            blueprint_mask[row, :here, columns] = masks.blueprint_mask[:, known].T
+            costs[row, :here, columns] = np.log2(1.0 + each.costs[:, known] / max(1, each.report.parameters)).T
         batch.slot_mask[:, Op.GERMINATE] &= batch.blueprint_mask.any(dim=-1)
         batch.op_mask.logical_or_(batch.slot_mask.any(dim=-1))
         return batch.to(device)

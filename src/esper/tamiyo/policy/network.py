@@ -21,12 +21,16 @@ from esper.leyline.actions import Head, Op
 from esper.leyline.config import Size, check_ranges
 from esper.leyline.errors import ConfigError
 from esper.leyline.observation import OBSERVATION
+from esper.leyline.score import RENT_DOUBLINGS
 from esper.tamiyo.controllers.prior import Prior
 from esper.tamiyo.policy.batch import ObservationBatch
 from esper.tamiyo.policy.heads import HEAD_OP_PAIRS, ILLEGAL, VALUE_HEADS, HeadLogits, choice_size, choice_width
 
 CHOICE_OPS: tuple[Op, ...] = tuple(sorted({op for _, op in HEAD_OP_PAIRS}))
 """The ops for which more than a slot is to be chosen."""
+
+RENT = OBSERVATION.host_index("rent")
+"""Where the rent lies among the values of a host."""
 
 CHECKPOINT_STEPS = 32
 """Steps of an episode between the memories that are kept when the LSTM is checkpointed."""
@@ -65,19 +69,23 @@ LSTMState = tuple[Tensor, Tensor]
 
 
 class SlotEncoder(nn.Module):
-    """One slot's fields and blueprint to its features, the same for every slot."""
+    """One slot's fields, its blueprint and what each would cost there to its features, the same for every slot."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         width = config.slot_width
         self.blueprint = nn.Embedding(1 + len(config.blueprints), config.blueprint_embedding)
-        self.input = nn.Linear(OBSERVATION.slot_size + config.blueprint_embedding, width)
+        self.input = nn.Linear(OBSERVATION.slot_size + config.blueprint_embedding + 2 * len(config.blueprints), width)
         self.norm = nn.LayerNorm(width)
         self.output = nn.Linear(width, width)
 
-    def forward(self, slots: Tensor, blueprints: Tensor) -> Tensor:
-        """Features [..., S, W] of slot fields [..., S, F] and blueprint indices [..., S]."""
-        x = torch.cat([slots, self.blueprint(blueprints)], dim=-1)
+    def forward(self, slots: Tensor, blueprints: Tensor, costs: Tensor, rent: Tensor) -> Tensor:
+        """Features [..., S, W] of slot fields [..., S, F], blueprint indices [..., S], costs [..., S, B] and the host's rent [...].
+
+        Each cost is seen in doublings, as it is, and as a price: the rent of that growth, in units of ten points.
+        """
+        prices = costs * (rent / RENT_DOUBLINGS)[..., None, None]
+        x = torch.cat([slots, self.blueprint(blueprints), costs, prices], dim=-1)
         return self.output(self.norm(self.input(x)).relu()).relu()
 
 
@@ -100,7 +108,7 @@ class Trunk(nn.Module):
 
     def encode(self, batch: ObservationBatch) -> tuple[Tensor, Tensor]:
         """What is seen now: features of the host [..., hidden] and of each slot [..., S, W]."""
-        slots = self.slot_encoder(batch.slots, batch.blueprints)
+        slots = self.slot_encoder(batch.slots, batch.blueprints, batch.costs, batch.host[..., RENT])
         host = self.host_norm(self.host(batch.host)).relu()
         pooled = self._pool(host, slots, batch.exists)
         return self.join_norm(self.join(torch.cat([host, pooled], dim=-1))).relu(), slots
