@@ -6,6 +6,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import torch
 from esper.leyline.config import load
 from esper.leyline.errors import ConfigError, EsperError, PolicyError, RunError, UnknownNameError
 from esper.leyline.events import Envelope, HostFinished, HostStarted, RoundFinished, RunStarted
+from esper.leyline.seeds import Purpose, purpose_of
 from esper.nissa import Hub, read_events
 from esper.simic.growth.environment import Growth, Start
 from esper.simic.growth.play import ControllerDecider, Play
@@ -24,6 +26,7 @@ from esper.tamiyo import make
 from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.storage.runs import read_run, read_summary
 from tests.simic.runs import small
+from tests.simic.tiny import uneven_task
 
 TINY = PPORunConfig(
     rounds=3,
@@ -177,6 +180,51 @@ def test_a_policy_is_carried_on_and_its_heads_can_be_made_new(whole: Path) -> No
         PPORun(replace(TINY, from_policy=file, hidden=32), Hub())
 
 
+def drawn(rounds: int, **settings: Any) -> list[list[Start]]:
+    """The hosts of each round of a run with these settings."""
+    run = PPORun(replace(TINY, rounds=rounds, **settings), Hub())
+    return [run._drawn(number) for number in range(rounds)]
+
+
+def test_without_a_pool_every_round_has_hosts_that_no_other_has() -> None:
+    rounds = drawn(5, pool=0, hosts=1024)
+    starts = [start for each in rounds for start in each]
+    assert len(set(starts)) == 5 * 1024
+    assert {purpose_of(start.seed) for start in starts} == {Purpose.TRAINING}
+    assert drawn(2, pool=0, hosts=1024) == rounds[:2], "they depend on nothing but seed and round"
+    assert set(starts).isdisjoint(start for each in drawn(5, pool=0, hosts=1024, seed=1) for start in each)
+    with pytest.raises(ConfigError, match="practice takes training seeds"):
+        drawn(1, pool=0, seed=1999)
+
+
+def test_a_run_on_new_hosts_that_was_stopped_goes_on_with_those_that_it_would_have_had(tmp_path: Path) -> None:
+    config = replace(TINY, rounds=2, hosts=2, pool=0, epochs=2, control=False)
+    with pytest.raises(Interrupted):
+        start(config, tmp_path / "run", "test", display=StopAfter(1))
+    resume(tmp_path / "run")
+    hosts = [each.event for each in read_events(tmp_path / "run" / "events.jsonl") if isinstance(each.event, HostStarted)]
+    assert [host.seed for host in hosts if not host.arm] == [1_000_000, 1_000_001, 1_000_002, 1_000_003]
+
+
+@pytest.mark.parametrize("pool", [0, 5])
+def test_every_round_holds_all_tasks_in_equal_parts(pool: int) -> None:
+    even = drawn(10, pool=pool, hosts=4, task=("digits", "stdlib"))
+    assert all(sorted(start.task for start in each) == ["digits"] * 2 + ["stdlib"] * 2 for each in even)
+    odd = drawn(2, pool=pool, hosts=3, task=("digits", "stdlib"))
+    assert [[start.task for start in each].count("digits") for each in odd] == [2, 1], "the odd one goes round"
+    if pool:
+        # Of five hosts digits has three and stdlib two; each task goes through its own before one comes again.
+        own = [start for each in even for start in each if start.task == "digits"]
+        assert all(len(set(own[first : first + 3])) == 3 for first in range(0, 18, 3))
+        assert {start.seed for each in even for start in each if start.task == "stdlib"} == {1_000_001, 1_000_003}
+
+
+def test_room_is_made_for_the_largest_host_of_the_family() -> None:
+    with uneven_task() as name:
+        buffer = PPORun(replace(TINY, task=(name,), epochs=None, fix={}), Hub()).buffer
+    assert (buffer.steps, buffer.observations.slot_count) == (5, 3)
+
+
 def test_mistakes_are_found_before_anything_is_trained(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="digits"):
         PPORun(replace(TINY, task=("digit",)), Hub())
@@ -188,6 +236,8 @@ def test_mistakes_are_found_before_anything_is_trained(tmp_path: Path) -> None:
         PPORun(replace(TINY, from_policy=damaged), Hub())
     with pytest.raises(ConfigError, match="rounds"):
         replace(TINY, rounds=0)
+    with pytest.raises(ConfigError, match="'pool' is 1; expected a host for each of 2 tasks, or 0"):
+        replace(TINY, task=("digits", "stdlib"), pool=1)
 
 
 def test_a_mistake_that_only_the_hosts_find_leaves_no_run_behind(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,8 @@ from esper.leyline.reports import GateConfig, Topology
 from esper.leyline.seeds import Purpose, require
 from esper.simic.growth.config import GrowthConfig
 from esper.simic.growth.environment import Start
+from esper.simic.growth.sizes import most_slots
 from esper.tamiyo import blueprint_names
-from esper.tolaria.tasks import Family, Task
 from esper.tolaria.tasks import get as get_task
 from esper.tolaria.training.config import TrainingConfig
 
@@ -26,8 +25,6 @@ SEEDS = range(64)
 GATES: dict[str, GateConfig] = {"permissive": GateConfig.permissive(), "strict": GateConfig()}
 OPTIONS = ("task", "host_seed")
 """What `reset(options=...)` can say."""
-STRUCTURE = ("widths", "kernel", "depth", "slots", "width", "heads", "layers", "block")
-"""Fields of a Member that say how its host is built; the others say how it is trained."""
 
 
 def growth_config(settings: Mapping[str, Any]) -> GrowthConfig:
@@ -66,7 +63,7 @@ class Hosts:
             raise ConfigError(f"seeds is {seeds!r}; expected host seeds to draw from, such as range(64)")
         for seed in seeds:
             self._check_seed(seed)
-        self.slots = max(_most_slots(config, get_task(name)) for name in self.tasks)
+        self.slots = max(most_slots(config, get_task(name)) for name in self.tasks)
         """The most slots that any host of the tasks has, drawn or not, so that all seeds see one size of observation."""
         self.blueprints = blueprint_names({topology: names(topology) for topology in Topology})
 
@@ -88,18 +85,3 @@ class Hosts:
         if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
             raise ConfigError(f"host seed {seed!r}: expected an integer of at least 0")
         require((Purpose.DEVELOPMENT, Purpose.TRAINING), (int(seed),), who="an environment")
-
-
-def _most_slots(config: GrowthConfig, task: Task) -> int:
-    """The most slots that a host of the task can have, over every way in which its family builds hosts."""
-    member = config.member_for(task.family, 0)
-    varied = {
-        name: values
-        for name, values in task.family.ranges.items()
-        if config.member == "family" and name in STRUCTURE and name not in config.fix
-    }
-    most, family = 0, Family(standard=member)
-    for values in product(*varied.values()):
-        built = family.with_fixed(**dict(zip(varied, values, strict=True))).standard
-        most = max(most, len(task.build_host(built, task.classes, 0)[1]))
-    return most

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from esper.simic.growth.deciding import policy_from_file
 from esper.simic.growth.environment import Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
 from esper.simic.growth.recording import FOLDER, going_on, write_episode
+from esper.simic.growth.sizes import longest_budget, most_slots
 from esper.simic.learning.policy_decider import PolicyDecider
 from esper.simic.learning.ppo import Learner
 from esper.simic.learning.repeated import Repeated
@@ -38,6 +40,9 @@ from esper.tamiyo.policy.policy_file import POLICY_FILE, save_policy
 from esper.tolaria.data.streams import stream_seed
 from esper.tolaria.tasks import get as get_task
 
+POOL_HOSTS, NEW_HOSTS = 10_000, 1_000_000
+"""How far the training seeds of runs with neighbouring seeds lie apart, with a pool and with new hosts in every round."""
+
 
 class PPORun:
     """A policy, the hosts it practises on, and the loop of playing and learning. After the last round, the arms of the examination.
@@ -51,17 +56,15 @@ class PPORun:
     def __init__(self, config: PPORunConfig, hub: Hub, command: str = "", folder: Path | None = None) -> None:
         self.config, self.hub, self.command, self.folder = config, hub, command, folder
         self.playing = Playing(config)
-        for task in config.task:
-            get_task(task)
+        tasks = [get_task(name) for name in config.task]
         torch.set_num_threads(config.threads or 1)
         policy = self._first_policy().to(self.playing.devices[0])
         self.learner = Learner(policy, config.ppo.over(config.rounds), config.seed)
         self.acting = Repeated(policy.device)
-        self.pool = self._pool()
-        budgets, slots = self._sizes()
-        self.explore = Exploration.for_budget(max(budgets))
-        blueprints = len(policy.config.blueprints)
-        self.buffer = RolloutBuffer(config.hosts, max(budgets), slots, blueprints, exploration=self.explore)
+        self._drawn(config.rounds - 1)  # host seeds that are for something else are told of before anything is trained
+        steps, slots = max(longest_budget(config, task) for task in tasks), max(most_slots(config, task) for task in tasks)
+        self.explore = Exploration.for_budget(steps)
+        self.buffer = RolloutBuffer(config.hosts, steps, slots, len(policy.config.blueprints), exploration=self.explore)
         self.round = self.hosts_begun = 0
         self.history: list[dict[str, float]] = []
         """The figures of each round, by their names in the manner of Stable-Baselines3."""
@@ -105,28 +108,11 @@ class PPORun:
             raise ConfigError("--reset-heads makes heads of an existing policy new; name it with --from-policy, or resume a run")
         return Policy(PolicyConfig(blueprints=blueprints, prior=config.ppo.prior, **sizes), generator)
 
-    def _pool(self) -> list[Start]:
-        """The hosts to practise on: a finite pool, so that each one's twin is trained once."""
-        tasks = self.config.task
-        seeds = Purpose.TRAINING.seeds(self.config.pool, offset=self.config.seed * 10_000)
-        require((Purpose.TRAINING,), (seeds[0], seeds[-1]), who="practice")
-        return [Start(tasks[i % len(tasks)], seed) for i, seed in enumerate(seeds)]
-
     def examinees(self) -> list[Start]:
         """Unseen hosts for the examination."""
         tasks = self.config.task
         seeds = Purpose.DEVELOPMENT.seeds(self.config.examined)
         return [Start(tasks[i % len(tasks)], seed) for i, seed in enumerate(seeds)]
-
-    def _sizes(self) -> tuple[list[int], int]:
-        """Budgets of all hosts, and the most slots that one of them has."""
-        budgets, slots = [], 0
-        for start in (*self.pool, *self.examinees()):
-            task = get_task(start.task)
-            member = self.config.member_for(task.family, start.seed)
-            budgets.append(member.epochs)
-            slots = max(slots, len(task.make_host(member, task.classes)[1]))
-        return budgets, slots
 
     # Running
 
@@ -166,7 +152,7 @@ class PPORun:
                 final = {"accuracy": result.val_accuracy, "loss": result.val_loss, "parameters": result.parameters}
                 with going_on(self.hub):
                     write_episode(
-                        self.folder / FOLDER / f"round-{self.round:04}-host-{row:03}.safetensors",
+                        self.folder / FOLDER / f"round-{self.round:04}-host-{row:04}.safetensors",
                         episode_tensors(rollout, row, len(playing.started[row].slots)),
                         self.policy.config.blueprints,
                         {"task": start.task, "seed": start.seed, "controller": "ppo", "final": final},
@@ -179,14 +165,22 @@ class PPORun:
         return first
 
     def _drawn(self, number: int) -> list[Start]:
-        """The hosts of a round: the pool in a new order each time it is used up."""
-        size, hosts = len(self.pool), self.config.hosts
-        places = range(number * hosts, (number + 1) * hosts)
-        orders: dict[int, list[int]] = {}
-        for use in dict.fromkeys(place // size for place in places):
-            drawn = torch.Generator().manual_seed(stream_seed("pool", self.config.seed, use))
-            orders[use] = torch.randperm(size, generator=drawn).tolist()
-        return [self.pool[orders[place // size][place % size]] for place in places]
+        """The hosts of a round, counted from 0; a function of the config and that number. The tasks take turns, through all rounds."""
+        config, tasks = self.config, self.config.task
+        places = range(number * config.hosts, (number + 1) * config.hosts)
+        if not config.pool:
+            seeds = Purpose.TRAINING.seeds(config.hosts, offset=config.seed * NEW_HOSTS + places[0])
+            require((Purpose.TRAINING,), (seeds[0], seeds[-1]), who="practice")
+            return [Start(tasks[place % len(tasks)], seed) for place, seed in zip(places, seeds, strict=True)]
+        pool = Purpose.TRAINING.seeds(config.pool, offset=config.seed * POOL_HOSTS)
+        require((Purpose.TRAINING,), (pool[0], pool[-1]), who="practice")
+        drawn = []
+        for place in places:
+            turn, task = divmod(place, len(tasks))
+            own = pool[task :: len(tasks)]
+            use, position = divmod(turn, len(own))
+            drawn.append(Start(tasks[task], own[_order(config.seed, use, len(own))[position]]))
+        return drawn
 
     # The examination
 
@@ -272,6 +266,12 @@ class PPORun:
     def reset_heads(self, heads: Sequence[str]) -> None:
         """Make chosen heads as new, and forget what the optimiser knew of them."""
         self.learner.reset_heads(heads)
+
+
+@lru_cache(maxsize=8)  # as all hosts of a round ask for the same few
+def _order(seed: int, use: int, size: int) -> list[int]:
+    """The order in which a pool of that size is gone through, another one each time it is used up."""
+    return torch.randperm(size, generator=torch.Generator().manual_seed(stream_seed("pool", seed, use))).tolist()
 
 
 def episode_tensors(rollout: Rollout, row: int, slots: int) -> dict[str, Tensor]:

@@ -50,15 +50,15 @@ class PPORunConfig(GrowthConfig):
     """But for ppo.prior."""
     kind: Literal["learn"] = "learn"
     task: tuple[str, ...] = ("digits",)
-    """What to practise on; several tasks take turns."""
+    """What to practise on; several tasks take turns, so that every round has as many hosts of each, or one more."""
     rounds: Count = 24
     """Rounds of one episode for every host, each followed by an update."""
     hosts: Count = 16
     """Episodes in a round."""
     seed: NonNegativeInt = 0
-    """Of the policy's weights, its chances, and the pool of hosts."""
-    pool: Count = 64
-    """Different hosts to practise on. A finite pool, so that each one's control is trained only once."""
+    """Of the policy's weights, its chances, and the hosts to practise on."""
+    pool: Annotated[int, Range(0, 1_000_000)] = 64
+    """Different hosts to practise on, the control of each trained only once; 0 for hosts that are new in every round."""
     workers: Annotated[int, Range(1, 1024)] | None = None
     """Processes that grow hosts; by default one for each core, on a GPU one for every 32 hosts, up to eight and half of the cores."""
     examined: Annotated[int, Range(2, 1_000_000)] = 40
@@ -85,6 +85,10 @@ class PPORunConfig(GrowthConfig):
         check_ranges(self)
         if not self.task:
             raise ConfigError("'task' is empty; expected the name of a task, or several")
+        if 0 < self.pool < len(self.task):
+            raise ConfigError(
+                f"'pool' is {self.pool}; expected a host for each of {len(self.task)} tasks, or 0 for new ones in every round"
+            )
 
     def processes(self, *, gpu: bool) -> int:
         """In how many processes hosts grow."""
