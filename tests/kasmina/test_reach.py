@@ -136,6 +136,11 @@ def test_what_runs_in_no_other_precision_than_its_own_is_seen_in_that() -> None:
     assert reaches(nn.Sequential(Single(), nn.ReLU()), images(8), "0") == [9]
 
 
+def test_a_large_network_is_looked_at_in_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "PRECISE", 10)
+    assert reaches(ConvHost(1, 10, (4, 4, 4), pools=[False] * 3), images()) == [9, 25, 49]
+
+
 def test_features_are_those_that_were_returned_whatever_is_done_to_them_later() -> None:
     class Adds(nn.Module):
         """Adds to the first layer's features, in place, what a second makes of them."""

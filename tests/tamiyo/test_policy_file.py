@@ -133,7 +133,7 @@ def test_weights_that_are_not_finite_are_refused(value, tmp_path):
 
 def test_a_policy_of_another_version_is_refused(tmp_path):
     written(tmp_path / "p", version=99)
-    with pytest.raises(PolicyError, match="a policy of version 99; this version of Esper reads 2"):
+    with pytest.raises(PolicyError, match="a policy of version 99; this version of Esper reads 3"):
         read_policy_info(tmp_path / "p")
 
 

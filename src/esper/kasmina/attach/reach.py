@@ -28,6 +28,9 @@ STRIDES = (1, 3, 7, 13, 17, 23)
 """Steps through a short line of random numbers that a stand-in of any size is read from; a weight with more axes keeps its values."""
 BIAS = 0.01
 """Size of stand-ins for biases: enough to keep a ReLU open, and too little to saturate one that has an upper end."""
+PRECISE = 50_000_000
+"""Parameters up to which a model runs in double precision, where changes far away are still seen that many layers have made small; a
+larger one, for which that takes long on most GPUs, runs in single precision."""
 TOLERANCE = 16
 """Differences up to so many roundings of the largest value are no change."""
 
@@ -59,7 +62,8 @@ def reaches(
     if not mapped or not inputs:
         return dict.fromkeys((place.path for place in places), 0)
     found: dict[str, int] = {}
-    for dtype in (torch.float64, None):  # in double precision small changes far away are still seen; not every model runs in it
+    precise = sum(p.numel() for p in model.parameters()) <= PRECISE
+    for dtype in (torch.float64 if precise else torch.float32, None):  # not every model runs in another precision than its own
         try:
             with _kept(model, mapped) as features:
                 _run(model, _one_position(example, axis, count, inputs, dtype), dtype)

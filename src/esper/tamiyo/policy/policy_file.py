@@ -28,7 +28,7 @@ from esper.tamiyo.policy.policy import Policy
 POLICY_FILE = "policy.safetensors"
 """Its name in the folder of the run that made it."""
 POLICY_FORMAT = "esper policy"
-POLICY_VERSION = 2
+POLICY_VERSION = 3
 """Goes up by one with every change to the network or the file that makes older files unusable."""
 
 
