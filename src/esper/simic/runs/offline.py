@@ -22,7 +22,8 @@ from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.runs.work import run_started, versions
 from esper.tamiyo.policy.network import PolicyConfig
 from esper.tamiyo.policy.policy import Policy
-from esper.tamiyo.policy.policy_file import POLICY_FILE, save_policy
+from esper.tamiyo.policy.policy_file import save_policy
+from esper.tamiyo.policy.policy_header import POLICY_FILE
 from esper.tolaria.data.streams import generator
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from esper.leyline.config import from_mapping
@@ -24,12 +23,7 @@ from esper.leyline.files import replace_file
 from esper.leyline.observation import OBSERVATION
 from esper.tamiyo.policy.network import PolicyConfig
 from esper.tamiyo.policy.policy import Policy
-
-POLICY_FILE = "policy.safetensors"
-"""Its name in the folder of the run that made it."""
-POLICY_FORMAT = "esper policy"
-POLICY_VERSION = 3
-"""Goes up by one with every change to the network or the file that makes older files unusable."""
+from esper.tamiyo.policy.policy_header import POLICY_FORMAT, POLICY_VERSION, opened, read_header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,21 +69,15 @@ def load_policy(path: str | Path) -> Policy:
 
 def _read(path: Path) -> tuple[Policy, dict[str, Any]]:
     """The policy in a file, checked, and what is told about its training."""
-    metadata, tensors = _content(path)
-    if "format" not in metadata or metadata["format"] != POLICY_FORMAT:
-        raise PolicyError(f"{path} holds tensors, but no policy of Esper")
-    if "policy" not in metadata or "sha256" not in metadata or metadata["sha256"] != _digest(metadata["policy"], tensors):
+    header = read_header(path)
+    with opened(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+    if header.sha256 != _digest(header.text, tensors):
         raise PolicyError(f"{path} is damaged or was edited: its checksum is not the one that was written down")
-    about = _about(path, metadata["policy"])
-    if about["version"] != POLICY_VERSION:
-        raise PolicyError(f"{path} is a policy of version {about['version']}; this version of Esper reads {POLICY_VERSION}")
-    if about["schema"] != OBSERVATION.fingerprint():
-        raise PolicyError(
-            f"{path} was trained on observations with the fingerprint {about['schema']}; this version of Esper makes "
-            f"{OBSERVATION.fingerprint()} (version {OBSERVATION.version}), which it would misread: train it again"
-        )
+    if header.problem:
+        raise PolicyError(f"{path} {header.problem}")
     try:
-        config = from_mapping(PolicyConfig, about["config"], source=str(path))
+        config = from_mapping(PolicyConfig, header.config, source=str(path))
     except ConfigError as error:
         raise PolicyError(f"{path} cannot be used: {error}") from error
     policy = Policy(config)
@@ -102,37 +90,7 @@ def _read(path: Path) -> tuple[Policy, dict[str, Any]]:
         if not torch.isfinite(tensor).all():
             raise PolicyError(f"{path} holds no usable policy: {name!r} has values that are not finite")
     policy.load_state_dict(tensors)
-    return policy, about["trained"]
-
-
-def _about(path: Path, text: str) -> dict[str, Any]:
-    """What the header of the file says about the policy: a table with every key that is needed."""
-    try:
-        about = json.loads(text)
-    except ValueError as error:
-        raise PolicyError(f"{path} does not describe its policy in JSON: {error}") from error
-    expected = ("version", "schema", "config", "trained")
-    if not isinstance(about, dict) or not all(name in about for name in expected) or not isinstance(about["trained"], dict):
-        raise PolicyError(f"{path} does not describe its policy; expected a table with {', '.join(expected)}")
-    return about
-
-
-def _content(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """The metadata and the tensors of a safetensors file, as they are written there."""
-    try:
-        if path.is_dir():
-            near = path / POLICY_FILE
-            hint = f"did you mean {near}?" if near.is_file() else "expected a policy's file"
-            raise PolicyError(f"{path} is a folder; {hint}")
-        with safe_open(path, framework="pt") as file:
-            names = list(file.keys())
-            return file.metadata() or {}, {name: file.get_tensor(name) for name in names}
-    except FileNotFoundError:
-        raise PolicyError(f"no policy at {path}") from None
-    except OSError as error:
-        raise PolicyError(f"{path} cannot be read: {error.strerror or error}") from error
-    except SafetensorError as error:
-        raise PolicyError(f"{path} is not a policy, or is damaged: it is no safetensors file ({error})") from error
+    return policy, header.trained
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
