@@ -80,7 +80,7 @@ def test_a_comparison_that_is_killed_goes_on_to_the_same_figures(tmp_path: Path,
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "no policy to compare; expected the name of a controller, a run folder or a policy file"),
+        ([], "no policy to compare; expected the name of a controller or policy, a run folder or a policy file"),
         (["heuristik"], "unknown policy 'heuristik'; did you mean 'heuristic'?"),
         (["heuristic", "--arms", "waits"], "unknown arm 'waits'; did you mean 'wait'?"),
         (["none.safetensors"], "no policy at"),

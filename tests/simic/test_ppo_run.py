@@ -170,14 +170,14 @@ def test_workers_play_what_one_process_plays(tmp_path: Path) -> None:
 
 def test_a_policy_is_carried_on_and_its_heads_can_be_made_new(whole: Path) -> None:
     file = whole / "policy.safetensors"
-    same = PPORun(replace(TINY, from_policy=file), Hub())
-    fresh = PPORun(replace(TINY, from_policy=file, reset_heads=("blueprint",)), Hub())
+    same = PPORun(replace(TINY, from_policy=str(file)), Hub())
+    fresh = PPORun(replace(TINY, from_policy=str(file), reset_heads=("blueprint",)), Hub())
     different = [name for name, p in same.policy.named_parameters() if not torch.equal(p, dict(fresh.policy.named_parameters())[name])]
     assert different, "nothing was reset"
     assert all("blueprint" in name for name in different), "and nothing else was"
-    assert PPORun(replace(TINY, from_policy=file, hidden=None, slot_width=None), Hub()).policy.config.hidden == 16
+    assert PPORun(replace(TINY, from_policy=str(file), hidden=None, slot_width=None), Hub()).policy.config.hidden == 16
     with pytest.raises(ConfigError, match=r"policy\.safetensors has a hidden of 16, which cannot become 32; leave the setting out"):
-        PPORun(replace(TINY, from_policy=file, hidden=32), Hub())
+        PPORun(replace(TINY, from_policy=str(file), hidden=32), Hub())
 
 
 def drawn(rounds: int, **settings: Any) -> list[list[Start]]:
@@ -233,7 +233,7 @@ def test_mistakes_are_found_before_anything_is_trained(tmp_path: Path) -> None:
     damaged = tmp_path / "policy.safetensors"
     damaged.write_bytes(b"not a policy")
     with pytest.raises(PolicyError):
-        PPORun(replace(TINY, from_policy=damaged), Hub())
+        PPORun(replace(TINY, from_policy=str(damaged)), Hub())
     with pytest.raises(ConfigError, match="rounds"):
         replace(TINY, rounds=0)
     with pytest.raises(ConfigError, match="'pool' is 1; expected a host for each of 2 tasks, or 0"):

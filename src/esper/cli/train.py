@@ -168,5 +168,5 @@ def _parser(name: str, method: Method, config: type, everything: bool) -> Parser
     add_flags(parser, config, everything=everything)
     if any(each.name == "from_policy" for each in fields(config)):
         short = "short for --from-policy"
-        parser.add_argument("--from", dest="from_policy", default=argparse.SUPPRESS, metavar="PATH", help=short)
+        parser.add_argument("--from", dest="from_policy", default=argparse.SUPPRESS, metavar="POLICY", help=short)
     return parser

@@ -1,4 +1,4 @@
-"""Who is evaluated: a controller by its name, the policy in a file or in a run folder, or a run's checkpoints."""
+"""Who is evaluated: a controller or a policy that ships by its name, the policy in a file or in a run folder, or a run's checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from esper.karn.evaluate_config import EvaluateConfig
 from esper.leyline.errors import ConfigError, RunError
 from esper.nissa import Hub
 from esper.simic.growth.config import GrowthConfig
-from esper.simic.growth.deciding import controller_for, is_policy_file, policy_from_file
+from esper.simic.growth.deciding import controller_for, policy_from_file
+from esper.simic.growth.naming import find_policy
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.learning.ppo_config import PPOConfig
 from esper.simic.runs.compare_config import TABLES, from_table
@@ -21,7 +22,7 @@ from esper.simic.runs.ppo import PPORun
 from esper.simic.runs.ppo_config import PPORunConfig
 from esper.tamiyo import CONTROLLERS, Controller
 from esper.tamiyo.policy.policy import Policy
-from esper.tamiyo.policy.policy_file import POLICY_FILE
+from esper.tamiyo.policy.policy_header import POLICY_FILE
 from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.storage.runs import read_run
 
@@ -47,7 +48,7 @@ class Subject:
 def find_subjects(given: Sequence[object], config: EvaluateConfig) -> list[Subject]:
     """Everybody who is meant, each with a name of its own. Raises an EsperError for what is none."""
     if not given:
-        expected = "the name of a controller, a run folder or a policy file: esper evaluate heuristic"
+        expected = "the name of a controller or policy, a run folder or a policy file: esper evaluate heuristic"
         raise ConfigError(f"no policy to evaluate; expected {expected}")
     found = [subject for each in given for subject in _subjects(each, config)]
     names = [subject.name for subject in found]
@@ -68,6 +69,9 @@ def _subjects(given: object, config: EvaluateConfig) -> list[Subject]:
         return [Subject("policy", given, gamma, usual.gae_lambda)]
     if isinstance(given, str) and given in CONTROLLERS:
         return [Subject(given, controller_for(given), gamma, usual.gae_lambda)]
+    policy = find_policy(given)
+    if policy is not None and policy.name:
+        return [_subject(policy.name, policy_from_file(policy.path), config, None)]
     if isinstance(given, str | os.PathLike):
         path = Path(given)
         path = next((path / name for name in TABLES if (path / name).is_file()), path)
@@ -76,7 +80,7 @@ def _subjects(given: object, config: EvaluateConfig) -> list[Subject]:
             return [Subject(found.name, controller_for(found.controller, found.settings), gamma, usual.gae_lambda)]
         if path.is_dir():
             return _of_run(path, config)
-        if is_policy_file(given) or path.exists():
+        if policy is not None:
             beside = path.parent / "config.toml" if path.name == POLICY_FILE else None
             name = path.parent.resolve().name if beside is not None else path.stem
             known = None if beside is None or not beside.exists() else read_config(beside)

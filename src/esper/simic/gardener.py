@@ -93,7 +93,8 @@ class Gardener:
 
     model: a Growable, or what it was wrapped in: DistributedDataParallel, what torch.compile or accelerate made of it.
     optimizer: the loop's optimiser, as accelerate prepared it or not; it follows the growth from here on.
-    policy: a controller's name (wait, random, fixed, heuristic), the path of a trained policy's file, or a Controller.
+    policy: a controller's name (wait, random, fixed, heuristic), a trained policy by the name that it ships under or by its file's path, or
+    a Controller.
     evaluate: called with the model, in eval mode and without gradients; returns validation accuracy in points, or an Evaluation
     with the loss as well, or with a score that is no accuracy. It is called several times per epoch: once as the network is, and once for
     each seed switched off or tried out, each time with the same random numbers. Modes and random streams are put back afterwards.

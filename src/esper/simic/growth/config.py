@@ -106,7 +106,8 @@ class DecidedConfig(GrowthConfig):
     task: str = "digits"
     """What to train on; `esper tasks` lists them."""
     controller: str = "heuristic"
-    """Who decides: wait, random, fixed, heuristic, or the file of a trained policy, such as runs/NAME/policy.safetensors."""
+    """Who decides: wait, random, fixed, heuristic, the name of a policy that ships, or a policy's file, such as
+    runs/NAME/policy.safetensors."""
     settings: dict[str, str] = field(default_factory=dict)
     """Settings of a controller that a plug-in brings, e.g. tempo=5; those of Esper's own controllers have tables of their names."""
     heuristic: HeuristicConfig = field(default_factory=HeuristicConfig)

@@ -1,4 +1,4 @@
-"""Who decides: a controller by its name, a trained policy by its file, or one that is given."""
+"""Who decides: a controller by its name, a trained policy by its name or its file, or one that is given."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from esper import policies
 from esper.kasmina.blueprints import names
 from esper.leyline.errors import ConfigError, unknown
 from esper.leyline.reports import Topology
+from esper.simic.growth.naming import decider_names, find_policy
 from esper.tamiyo import CONTROLLERS, Controller
 from esper.tamiyo import make as make_controller
 from esper.tamiyo.policy.policy import Policy
@@ -17,28 +19,35 @@ from esper.tamiyo.policy.policy_controller import PolicyController
 from esper.tamiyo.policy.policy_file import load_policy
 
 
-def is_policy_file(policy: object) -> bool:
-    """Whether this names a file, as a path with a suffix does, and not a controller."""
-    return isinstance(policy, os.PathLike) or (isinstance(policy, str) and policy not in CONTROLLERS and bool(Path(policy).suffix))
-
-
 def controller_for(policy: object, config: Any = None, *, called: str = "policy") -> Controller:
-    """The controller that is meant: a name, with its config or its default one, the file of a trained policy, or a Controller.
+    """The controller that is meant: a name, with its config or its default one, the name or file of a trained policy, or a Controller.
 
     called: what the user knows the argument as.
     """
     if isinstance(policy, str) and policy in CONTROLLERS:
         return make_controller(policy, config)
-    if isinstance(policy, str | os.PathLike) and is_policy_file(policy):
+    found = find_policy(policy)
+    if found is not None:
         if config:
             raise ConfigError(f"a trained policy has no settings; found {', '.join(config)} for {policy}")
-        return PolicyController(policy_from_file(Path(policy)))
+        return PolicyController(policy_from_file(found.path), found.name or "policy")
     if isinstance(policy, str):
-        raise unknown(called, policy, CONTROLLERS)
+        raise unknown(called, policy, decider_names())
     if not isinstance(policy, Controller) or isinstance(policy, type):
-        kinds = f"a name ({', '.join(CONTROLLERS)}), a policy file's path or a Controller"
+        kinds = f"a name ({', '.join(decider_names())}), a policy file's path or a Controller"
         raise ConfigError(f"{called} is {kinds}, found {type(policy).__name__}")
     return policy
+
+
+def policy_for(given: str | os.PathLike[str]) -> Policy:
+    """The trained policy that is meant by a name or a path. Raises an EsperError for what is none, a controller among them."""
+    found = find_policy(given)
+    if found is not None:
+        return policy_from_file(found.path)
+    if given in CONTROLLERS:
+        known = ", ".join(policies.names()) or "none ships"
+        raise ConfigError(f"{given!r} is a controller, which has no weights; expected a policy's file, or its name ({known})")
+    raise unknown("policy", given, policies.names())
 
 
 def policy_from_file(path: Path) -> Policy:

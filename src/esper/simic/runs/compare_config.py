@@ -10,8 +10,10 @@ from esper.leyline.config import Count, NonNegativeInt, Range, check_ranges, fro
 from esper.leyline.errors import ConfigError, RunError, unknown
 from esper.leyline.seeds import Purpose
 from esper.simic.growth.config import CARRIED_OUT, ControllerRunConfig, GrowthConfig, processes
+from esper.simic.growth.naming import decider_names, find_policy
 from esper.simic.runs.ppo_config import permissive
 from esper.tamiyo import CONTROLLERS, FixedConfig, HeuristicConfig, RandomConfig
+from esper.tamiyo.policy.policy_header import POLICY_FILE
 from esper.tolaria.training.config import TrainingConfig
 
 STATIC_FINAL, STATIC_FLOPS, STATIC_LARGEST, SWEEP, TUNED = "static-final", "static-final-flops", "static-largest", "sweep", "tuned"
@@ -21,7 +23,7 @@ RESERVED = (*BASELINES, STATIC_FLOPS)
 """Names of arms that no file can have."""
 TABLES = ("best.toml", "plan.toml")
 """Settings of a controller in a run folder: those that were tuned, and the plan that was found in a search for headroom."""
-FILES = ("policy.safetensors", *TABLES)
+FILES = (POLICY_FILE, *TABLES)
 """What is looked for in a run folder, in this order."""
 
 
@@ -32,7 +34,8 @@ class CompareConfig(GrowthConfig):
     changeable: ClassVar[tuple[str, ...]] = CARRIED_OUT
     kind: Literal["compare"] = "compare"
     policies: tuple[str, ...] = ()
-    """Whom to compare: names of controllers, run folders, policy files, or TOML files with the settings of a controller."""
+    """Whom to compare: controllers and policies that ship by their names, run folders, policy files, or TOML files with the settings of a
+    controller."""
     arms: tuple[str, ...] = ("wait",)
     """Baselines to compare with: wait, random, fixed, heuristic, tuned, static-final, static-largest, sweep; or all."""
     task: tuple[str, ...] = ("digits",)
@@ -110,7 +113,8 @@ class Contender:
 def contenders(config: CompareConfig) -> list[Contender]:
     """The policies that were named, each under a name of its own. Controllers of plug-ins are registered before."""
     if not config.policies:
-        raise ConfigError("no policy to compare; expected the name of a controller, a run folder or a policy file: esper compare heuristic")
+        expected = "the name of a controller or policy, a run folder or a policy file: esper compare heuristic"
+        raise ConfigError(f"no policy to compare; expected {expected}")
     found = [_contender(text, config) for text in config.policies]
     names = [each.name for each in found]
     clear = [names.count(each.name) == 1 and (each.source is None or each.name not in RESERVED) for each in found]
@@ -119,11 +123,6 @@ def contenders(config: CompareConfig) -> list[Contender]:
         if each.name in [other.name for other in named[:number]]:
             raise ConfigError(f"{each.name!r} is named twice; expected policies that differ")
     return named
-
-
-def anchored(policy: str) -> str:
-    """A policy that is named by a path, with the path written in full, so that the comparison goes on from any folder."""
-    return policy if policy in CONTROLLERS or not Path(policy).exists() else str(Path(policy).absolute())
 
 
 def rule(name: str, config: CompareConfig) -> Contender:
@@ -155,15 +154,17 @@ def from_table(path: Path, name: str, table: str = "") -> Contender:
 def _contender(text: str, config: CompareConfig) -> Contender:
     if text in CONTROLLERS:
         return rule(text, config)
-    path = Path(text)
+    policy, path = find_policy(text), Path(text)
+    if policy is not None and policy.name:
+        return Contender(name=policy.name, policy=policy.path, source=policy.path)
     if path.is_dir():
         for name in FILES:
             if (path / name).is_file():
                 return _from_file(path / name, path.name)
         raise RunError(f"{path} holds no policy to compare; expected a run folder with one of {', '.join(FILES)}")
-    if path.suffix:
+    if policy is not None:
         return _from_file(path, path.parent.name if path.name in FILES and path.parent.name else path.stem)
-    raise unknown("policy", text, CONTROLLERS)
+    raise unknown("policy", text, decider_names())
 
 
 def _from_file(path: Path, name: str) -> Contender:

@@ -13,8 +13,9 @@ from esper.leyline.errors import CheckpointError
 from esper.leyline.seeds import Purpose, require
 from esper.nissa import Hub
 from esper.simic.growth.config import ControllerRunConfig
-from esper.simic.growth.deciding import controller_for, is_policy_file
+from esper.simic.growth.deciding import controller_for
 from esper.simic.growth.environment import Growth, Start
+from esper.simic.growth.naming import find_policy
 from esper.simic.growth.play import ControllerDecider, Play, Progress
 from esper.simic.growth.recording import FOLDER, EpisodeRecorder, going_on
 from esper.simic.plugins import plugin_hashes
@@ -39,7 +40,8 @@ class ControllerRun:
         require((Purpose.DEVELOPMENT, Purpose.TRAINING), (seeds[0], seeds[-1]), who="a run under a controller")
         self.growth = Growth(replace(config, control=False), test=config.test)
         controller = controller_for(config.controller, config.controller_config(), called="controller")
-        self.policy_hash = sha256(Path(config.controller).read_bytes()).hexdigest() if is_policy_file(config.controller) else ""
+        policy = find_policy(config.controller)
+        self.policy_hash = "" if policy is None else sha256(policy.path.read_bytes()).hexdigest()
         """Of the file of the policy that decides; empty where a rule does."""
         starts = [Start(config.task, seed) for seed in seeds]
         controllers = [controller] * config.hosts

@@ -19,7 +19,7 @@ from esper.leyline.reports import Topology
 from esper.leyline.score import score
 from esper.leyline.seeds import Purpose, require
 from esper.nissa import Hub
-from esper.simic.growth.deciding import policy_from_file
+from esper.simic.growth.deciding import policy_for
 from esper.simic.growth.environment import Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
 from esper.simic.growth.recording import FOLDER, going_on, write_episode
@@ -36,7 +36,8 @@ from esper.tamiyo import blueprint_names, make
 from esper.tamiyo.policy.heads import Exploration
 from esper.tamiyo.policy.network import PolicyConfig
 from esper.tamiyo.policy.policy import Policy, reset_heads
-from esper.tamiyo.policy.policy_file import POLICY_FILE, save_policy
+from esper.tamiyo.policy.policy_file import save_policy
+from esper.tamiyo.policy.policy_header import POLICY_FILE
 from esper.tolaria.data.streams import stream_seed
 from esper.tolaria.tasks import get as get_task
 
@@ -96,7 +97,7 @@ class PPORun:
         blueprints = blueprint_names({topology: names(topology) for topology in Topology})
         sizes = {name: value for name in ("hidden", "slot_width") if (value := getattr(config, name)) is not None}
         if config.from_policy is not None:
-            policy = policy_from_file(config.from_policy)
+            policy = policy_for(config.from_policy)
             for name, wanted in sizes.items():
                 if wanted != getattr(policy.config, name):
                     found = getattr(policy.config, name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from esper.leyline.config import Count, NonNegativeInt, Range, Size, check_ranges
@@ -65,8 +64,8 @@ class PPORunConfig(GrowthConfig):
     """Unseen hosts that the policy is compared on at the end."""
     deterministic: bool = True
     """In the examination, take the likeliest decision instead of drawing one."""
-    from_policy: Path | None = None
-    """A policy file to start from, e.g. one that imitates the heuristic."""
+    from_policy: str | None = None
+    """A policy to start from: the name of one that ships, or a file, e.g. of one that imitates the heuristic."""
     reset_heads: tuple[str, ...] = ()
     """Heads of that policy to make new: slot, blueprint, tempo and so on."""
     hidden: Size | None = None

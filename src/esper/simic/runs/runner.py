@@ -20,11 +20,11 @@ from esper.leyline.files import remove_unfinished
 from esper.nissa import BEGINNING, Hub, JsonlSink, QueuedSink, Sink, find_sink, make_sink
 from esper.nissa.trackers import TRACKERS, TrackerSink
 from esper.simic.growth.config import ControllerRunConfig, GrowthConfig
-from esper.simic.growth.deciding import is_policy_file
+from esper.simic.growth.naming import anchored, find_policy
 from esper.simic.growth.recording import FOLDER
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.plugins import load_plugins
-from esper.simic.runs.compare_config import CompareConfig, anchored
+from esper.simic.runs.compare_config import CompareConfig
 from esper.simic.runs.configs import Config, read_config
 from esper.simic.runs.headroom_config import HeadroomConfig
 from esper.simic.runs.ppo_config import PPORunConfig
@@ -71,8 +71,9 @@ def start(
     sinks: whoever else wants the events, each in a thread of its own; the name of a tracker, or of one that a plug-in registers, makes it
     for the folder. display: gets the events in this thread, as they happen. progress: told what share of the present round is done.
     """
+    load_plugins(_plugins(config))  # first, as a controller's name comes before that of a file
     config = _anchored(config)
-    _find_sinks(config, sinks)
+    _find_sinks(sinks)
     with RunFolder.create(path, name=_name(config), config=config, command=command) as folder:
         try:
             return _run(folder, config, sinks, display, progress)
@@ -103,25 +104,31 @@ def resume(
     config = _with_settings(saved, settings or {})
     more = isinstance(config, PPORunConfig) and isinstance(saved, PPORunConfig) and config.rounds > saved.rounds
     with RunFolder.open(path, extend=more) as folder:
-        _find_sinks(config, sinks)
+        if sinks:
+            load_plugins(_plugins(config))
+        _find_sinks(sinks)
         if settings:
             folder.change_config(config)
             folder.log("changed: " + ", ".join(f"{key} is {value}" for key, value in settings.items()))
         return _run(folder, config, sinks, display, progress, reset_heads)
 
 
-def _find_sinks(config: Config, sinks: Sequence[Sink | str]) -> None:
-    """Load the plug-ins and raise UnknownNameError for a sink that nobody registers, and ConfigError for a tracker whose library is not
-    here, before anything is made."""
-    names = [each for each in sinks if isinstance(each, str)]
-    if names:
-        load_plugins(config.plugins if isinstance(config, GrowthConfig | SweepConfig) else ())
-    for name in names:
-        find_sink(name)
+def _plugins(config: Config) -> tuple[Path, ...]:
+    """The plug-ins that a run names."""
+    return config.plugins if isinstance(config, GrowthConfig | SweepConfig) else ()
+
+
+def _find_sinks(sinks: Sequence[Sink | str]) -> None:
+    """Raise UnknownNameError for a sink that nobody registers, and ConfigError for a tracker whose library is not here, before anything
+    is made."""
+    for name in sinks:
+        if isinstance(name, str):
+            find_sink(name)
 
 
 def _anchored(config: Config) -> Config:
-    """The config with the places that it names written in full, so that the run goes on and is exported from any folder."""
+    """The config with the places that it names written in full, and policies that ship by their exact names, so that the run goes on
+    and is exported from any folder."""
     places: dict[str, Any] = {}
     for field in fields(config):
         value = getattr(config, field.name)
@@ -131,8 +138,10 @@ def _anchored(config: Config) -> Config:
             places[field.name] = _anchored(value)  # type: ignore[arg-type]
         elif isinstance(value, tuple) and any(isinstance(each, Path) for each in value):
             places[field.name] = tuple(each.absolute() for each in value)
-    if isinstance(config, ControllerRunConfig) and is_policy_file(config.controller):
-        places["controller"] = str(Path(config.controller).absolute())
+    if isinstance(config, ControllerRunConfig):
+        places["controller"] = anchored(config.controller)
+    if isinstance(config, PPORunConfig) and config.from_policy is not None:
+        places["from_policy"] = anchored(config.from_policy)
     if isinstance(config, CompareConfig):
         places["policies"] = tuple(anchored(policy) for policy in config.policies)
     return replace(config, **places)
@@ -170,7 +179,8 @@ def _name(config: Config) -> str:
     if isinstance(config, SweepConfig):
         return f"{_name(config.method_config)}-sweep"
     assert isinstance(config, ControllerRunConfig)
-    return f"{config.task}-{'policy' if is_policy_file(config.controller) else config.controller}"
+    policy = find_policy(config.controller)
+    return f"{config.task}-{config.controller if policy is None else policy.name or 'policy'}"
 
 
 def _work(folder: RunFolder, config: Config, hub: Hub) -> Work:

@@ -21,8 +21,8 @@ from esper.leyline.score import score
 from esper.leyline.seeds import Purpose, require
 from esper.leyline.space import default_space, read_space, size
 from esper.nissa import Hub
-from esper.simic.growth.deciding import is_policy_file
 from esper.simic.growth.environment import Start
+from esper.simic.growth.naming import find_policy
 from esper.simic.growth.play import ControllerDecider, Play, Progress
 from esper.simic.runs.drawing import FIELDS_AT_ONCE, import_optuna, optuna_point, random_points
 from esper.simic.runs.halving import FEWEST_TRIALS, largest_plan
@@ -324,7 +324,7 @@ class SearchRun:
 
 
 def _kind(name: str) -> Any:
-    if is_policy_file(name):
+    if find_policy(name) is not None:
         raise ConfigError(f"a trained policy has no settings to search; expected the name of a controller: {', '.join(CONTROLLERS)}")
     if name not in CONTROLLERS:
         raise unknown("controller", name, CONTROLLERS)

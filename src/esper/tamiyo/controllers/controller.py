@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from esper import policies
 from esper.leyline.actions import Decision
 from esper.leyline.config import from_mapping
 from esper.leyline.errors import ConfigError, unknown
@@ -68,6 +69,8 @@ def register(
     """Make a kind of controller known: `factory(config)` builds one. space: what `esper tune` searches; see docs/tuning.md."""
     if name in CONTROLLERS:
         raise ConfigError(f"there is already a controller {name!r}: {CONTROLLERS[name].purpose}")
+    if name in policies.names():
+        raise ConfigError(f"{name!r} is the name of a policy that ships with Esper; expected another one for the controller")
     CONTROLLERS[name] = ControllerKind(name=name, config=config, factory=factory, purpose=purpose, space=space or {})
 
 
