@@ -9,8 +9,8 @@ from esper.cli.watching import RunCommand, asks_to_resume
 from esper.leyline.config import load, replace_fields
 
 EXAMPLES = """\
-A POLICY is the name of a controller (wait, random, fixed, heuristic, or one of a plug-in), a run folder, a policy file, or a TOML file
-with the settings of a controller.
+A POLICY is the name of a controller (wait, random, fixed, heuristic, or one of a plug-in) or of a policy that `esper policies` lists, a
+run folder, a policy file, or a TOML file with the settings of a controller.
 
 examples:
   esper compare heuristic                                    the heuristic against hosts that do not grow

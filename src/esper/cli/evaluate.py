@@ -38,8 +38,8 @@ here reads the test split."""
 
 EXAMPLES = """\
 A POLICY is the name of a controller (wait, random, fixed, heuristic, or one of
-a plug-in), a run folder, a policy file, or a TOML file with the settings of a
-controller.
+a plug-in) or of a policy that `esper policies` lists, a run folder, a policy
+file, or a TOML file with the settings of a controller.
 
 examples:
   esper evaluate runs/digits-ppo-001 heuristic

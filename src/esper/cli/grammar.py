@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from esper import policies
 from esper.cli.flags import Parser
 from esper.cli.main import COMMANDS, OPTIONS, import_command
 
@@ -103,8 +104,9 @@ def _values(action: argparse.Action) -> Values:
     words = [word for word in metavar.split("|") if not any(letter.isupper() for letter in word)] if "|" in metavar else []
     if metavar.isupper() and "|" in metavar:  # members of an Enum, such as LINEAR_ADD|GATED
         words = metavar.split("|")
-    known = NAMES.get(action.dest.rpartition(".")[2] if action.option_strings else metavar)
-    either = metavar == "POLICY" or action.dest == "controller"  # a name, or a file
+    key = action.dest.rpartition(".")[2] if action.option_strings else metavar
+    known = NAMES.get(key) or NAMES.get(action.dest)
+    either = metavar == "POLICY" or action.dest in ("controller", "from_policy")  # a name, or a file
     return Values(
         words=tuple(dict.fromkeys([*words, *(known() if known else ())])),
         paths=metavar in PATHS or either,
@@ -121,10 +123,10 @@ def _tasks() -> Sequence[str]:
     return [*TASKS]
 
 
-def _controllers() -> Sequence[str]:
-    from esper.tamiyo import CONTROLLERS
+def _deciders() -> Sequence[str]:
+    from esper.simic.growth.naming import decider_names
 
-    return [*CONTROLLERS]
+    return decider_names()
 
 
 def _sinks() -> Sequence[str]:
@@ -153,9 +155,11 @@ def _arms() -> Sequence[str]:
 
 NAMES: dict[str, Callable[[], Sequence[str]]] = {
     "task": _tasks,
-    "controller": _controllers,
-    "POLICY": _controllers,
-    "policies": _controllers,
+    "controller": _deciders,
+    "POLICY": _deciders,
+    "policies": _deciders,
+    "from_policy": policies.names,
+    "shipped": policies.names,
     "arms": _arms,
     "blueprints": _blueprints,
     "track": _sinks,

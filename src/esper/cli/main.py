@@ -42,6 +42,7 @@ COMMANDS: dict[str, str] = {
     "query": "ask runs in SQL: events, hosts, seeds, decisions, rounds",
     "tasks": "what there is to train on, and whether its data is here",
     "blueprints": "the kinds of seed that can be germinated in a slot",
+    "policies": "the trained policies that ship with Esper, and the card of each",
     "slots": "where a model of your own could grow, and why not elsewhere",
     "benchmark": "what Esper costs on this machine, and what has changed",
     "completion": "a script that lets bash, zsh or fish complete all this",
