@@ -85,8 +85,9 @@ def gradients(run: PPORun, rollout: Rollout, advantage: Tensor, groups: int) -> 
     for group in range(groups):
         rows = torch.arange(group, rollout.hosts, groups)
         weight = rollout.weight[rows]
+        scaled = normalised(advantage[rows], weight, rollout.task[rows], run.config.ppo.advantage_clip)
         scores = policy.replay(rollout.observations[rows], rollout.exploration).score(rollout.actions[rows])
-        loss = -(scores.log_prob * normalised(advantage[rows], weight) * weight).sum() / weight.sum()
+        loss = -(scores.log_prob * scaled * weight).sum() / weight.sum()
         parts = torch.autograd.grad(loss, parameters, allow_unused=True)
         whole = [torch.zeros_like(p) if part is None else part for p, part in zip(parameters, parts, strict=True)]
         found.append(torch.cat([part.flatten() for part in whole]))

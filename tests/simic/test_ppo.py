@@ -117,11 +117,26 @@ def test_schedules_without_a_length_last_for_the_whole_run():
 
 def test_advantages_are_normalised_over_the_steps_that_happened():
     weight = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
-    found = normalised(torch.tensor([[1.0, 2.0, 99.0], [3.0, 4.0, 5.0]]), weight)
-    real = found[weight > 0]
-    assert real.mean().item() == pytest.approx(0.0, abs=1e-6)
-    assert real.std(correction=0).item() == pytest.approx(1.0, abs=1e-5)
-    assert found[0, 2] == 0.0
+    found = normalised(torch.tensor([[1.0, 2.0, 99.0], [3.0, 4.0, 5.0]]), weight, torch.zeros(2, dtype=torch.int64), 10.0)
+    # The mean is 3 and the variance 2.
+    assert found.tolist() == [pytest.approx(each) for each in ([-(2**0.5), -(0.5**0.5), 0.0], [0.0, 0.5**0.5, 2**0.5])]
+
+
+def test_a_task_whose_returns_vary_eight_times_as_much_does_not_drown_another():
+    small = torch.tensor([[1.0, 2.0], [3.0, 6.0]])  # mean 3, variance 3.5
+    large, task = 8.0 * small + 5.0, torch.tensor([0, 1, 0, 1])
+    together = torch.stack([small[0], large[0], small[1], large[1]])
+    found = normalised(together, torch.ones(4, 2), task, 10.0)
+    expected = ((small - 3.0) / 3.5**0.5).tolist()
+    assert found[task == 0].tolist() == [pytest.approx(each) for each in expected]
+    assert found[task == 1].tolist() == [pytest.approx(each) for each in expected]
+
+
+def test_no_step_counts_for_more_than_the_clip():
+    # Nine zeros and a ten: mean 1, standard deviation 3, so that the ten lies at 3 and the zeros at -1/3.
+    tail = torch.tensor([[0.0] * 9 + [10.0]])
+    found = normalised(tail, torch.ones(1, 10), torch.zeros(1, dtype=torch.int64), 2.0)
+    assert found[0].tolist() == pytest.approx([-1 / 3] * 9 + [2.0])
 
 
 # PopArt

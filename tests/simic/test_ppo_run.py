@@ -219,6 +219,13 @@ def test_every_round_holds_all_tasks_in_equal_parts(pool: int) -> None:
         assert {start.seed for each in even for start in each if start.task == "stdlib"} == {1_000_001, 1_000_003}
 
 
+def test_advantages_are_told_which_task_each_host_is_of() -> None:
+    with uneven_task() as name:
+        run = PPORun(replace(TINY, rounds=1, task=("digits", name), epochs=2, control=False), Hub())
+        run.run_round()
+        assert run.buffer.task.tolist() == [0, 1, 0]
+
+
 def test_room_is_made_for_the_largest_host_of_the_family() -> None:
     with uneven_task() as name:
         buffer = PPORun(replace(TINY, task=(name,), epochs=None, fix={}), Hub()).buffer

@@ -88,11 +88,20 @@ def learning_rate(config: PPOConfig, update: int) -> float:
     return config.learning_rate * (config.final_rate + (1.0 - config.final_rate) * left)
 
 
-def normalised(advantages: Tensor, weight: Tensor) -> Tensor:
-    """[hosts, steps]: advantages of mean 0 and standard deviation 1 over the steps that happened; 0 in padding."""
-    mean = mean_of(advantages, weight)
-    std = mean_of((advantages - mean).square(), weight).sqrt()
-    return (advantages - mean) / (std + 1e-8) * weight
+def normalised(advantages: Tensor, weight: Tensor, task: Tensor, clip: float) -> Tensor:
+    """[hosts, steps]: advantages of mean 0 and standard deviation 1 over the steps that happened in each task, int64 [hosts].
+
+    So no task drowns another whose returns vary less. A single step counts for no more than `clip`. 0 in padding.
+    """
+    same = (task.unsqueeze(1) == task).double()  # [hosts, hosts]
+    steps = same @ weight.double().sum(dim=1)
+
+    def mean(values: Tensor) -> Tensor:
+        return ((same @ (values * weight).double().sum(dim=1)) / steps).unsqueeze(1)
+
+    centred = advantages - mean(advantages)
+    std = mean(centred.square()).sqrt()
+    return ((centred / (std + 1e-8)).clamp(-clip, clip) * weight).to(advantages.dtype)
 
 
 # The update
@@ -108,7 +117,7 @@ class PPOBatch:
     log_prob: Tensor
     """Of the actions, which ratios are taken against."""
     advantage: Tensor
-    """Normalised over the round."""
+    """Normalised within each task, and clipped."""
     target: Tensor
     """Normalised returns."""
     value: Tensor
@@ -277,7 +286,7 @@ class Learner:
             actions=rollout.actions,
             # In bfloat16 a replay differs from what acted by more than rounding; the first ratio is to be 1 all the same.
             log_prob=before.score(rollout.actions).log_prob if self.config.autocast else rollout.log_prob,
-            advantage=normalised(advantage, rollout.weight),
+            advantage=normalised(advantage, rollout.weight, rollout.task, self.config.advantage_clip),
             target=head.normalise(advantage + rollout.value),
             value=head.normalise(rollout.value),
             weight=rollout.weight * (minibatches / rollout.weight.sum()),

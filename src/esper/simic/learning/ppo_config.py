@@ -51,6 +51,8 @@ class PPOConfig:
     """Discount of the reward, per step."""
     gae_lambda: Share = 0.97
     """How far advantages look past the critic's word: 0 one step, 1 to the end of the episode."""
+    advantage_clip: Annotated[float, Range(0.1)] = 4.0
+    """Most that a step's advantage counts, in standard deviations of its task's in the round."""
     clip_range: NonNegative = 0.2
     """How far the ratio may move before a step earns nothing more."""
     epochs: Annotated[int, Range(1)] = 4

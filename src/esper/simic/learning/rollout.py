@@ -19,7 +19,7 @@ from esper.tamiyo.policy.policy import Acted
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rollout:
-    """Whole episodes, one a row, each to its end; all tensors are [hosts, steps] in front."""
+    """Whole episodes, one a row, each to its end; all tensors but `task` are [hosts, steps] in front."""
 
     observations: ObservationBatch
     actions: Tensor
@@ -32,6 +32,8 @@ class Rollout:
     """What each step earned."""
     weight: Tensor
     """1 for a step that happened, 0 for padding."""
+    task: Tensor
+    """int64 [hosts]: the number of each host's task; advantages are compared within each."""
     exploration: Exploration | None
     """What the actions were drawn with, and must be scored with."""
 
@@ -50,7 +52,7 @@ class Rollout:
 
     def to(self, device: torch.device) -> Rollout:
         """The same round on another device."""
-        names = ("observations", "actions", "log_prob", "value", "reward", "weight")
+        names = ("observations", "actions", "log_prob", "value", "reward", "weight", "task")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
@@ -73,6 +75,8 @@ class RolloutBuffer:
         self.actions = zeros(len(HEADS), dtype=torch.int64)
         self.log_prob, self.value, self.reward, self.weight = zeros(dtype=torch.float64), zeros(), zeros(), zeros()
         self.judged, self.terminated = zeros(dtype=torch.bool), zeros(dtype=torch.bool)
+        self.task = torch.zeros(hosts, dtype=torch.int64)
+        """The number of each host's task, for whoever plays several to fill in."""
 
     @property
     def nbytes(self) -> int:
@@ -123,6 +127,7 @@ class RolloutBuffer:
             value=self.value[:, :used],
             reward=self.reward[:, :used],
             weight=self.weight[:, :used],
+            task=self.task,
             exploration=self.exploration,
         )
 
@@ -132,7 +137,7 @@ class RolloutBuffer:
         return torch.tensor(list(hosts), dtype=torch.int64)
 
     def _tensors(self) -> list[Tensor]:
-        own = (self.actions, self.log_prob, self.value, self.reward, self.weight, self.judged, self.terminated)
+        own = (self.actions, self.log_prob, self.value, self.reward, self.weight, self.judged, self.terminated, self.task)
         return [*self.observations.tensors().values(), *own]
 
 

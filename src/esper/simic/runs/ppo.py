@@ -137,6 +137,7 @@ class PPORun:
         seed = stream_seed("round", self.config.seed, self.round) % (1 << 31)
         decider = PolicyDecider(self.policy, seed, explore=self.explore, buffer=self.buffer, repeated=self.acting)
         starts = self._drawn(self.round)
+        self.buffer.task.copy_(torch.tensor([self.config.task.index(start.task) for start in starts]))
         playing = Play(self.playing.environment, decider, starts, hub=self.hub, first=self._numbers(starts), round=self.round + 1)
         played = playing.through(progress)
         # Before the hosts of the next round begin, which a run that goes on begins again.
