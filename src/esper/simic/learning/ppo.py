@@ -42,7 +42,7 @@ from esper.tamiyo.policy.prior_tables import prior_tables
 from esper.tolaria.data.streams import generator
 
 KL_STOP = 1.5
-"""Epochs end once the exact KL is above this many times its target."""
+"""The policy stays as it is from the first minibatch on whose exact KL is above this many times its target."""
 
 
 # The formulas, each step's own; none of them takes a mean
@@ -233,23 +233,22 @@ class Learner:
         coefficient = repeated.put("coefficient", torch.tensor(entropy_coefficient, dtype=torch.float64, device=policy.device))
 
         tally, shuffle = Tally(list), generator("update", self.seed, self.updates)
-        moving, epochs = True, 0
+        moving, steps = True, 0
         for _ in range(config.epochs):
             order = torch.randperm(rollout.hosts, generator=shuffle).to(policy.device)
             for hosts in order.tensor_split(minibatches):
                 chosen = repeated.put(f"{len(hosts)} hosts", hosts)
+                if moving and steps and config.target_kl:
+                    kl = float(repeated(("kl", len(hosts)), partial(self._kl, whole, tables, chosen)))
+                    # This ends the policy's epochs; the critic shares nothing with it, and goes on.
+                    moving = kl <= KL_STOP * config.target_kl
+                steps += moving
                 step = partial(self.step, whole, chosen, coefficient, moving=moving)
                 for name, figure in repeated(("step", len(hosts), moving), step).items():
                     tally[name].append(figure)
             check_gradients(self.optimizer, torch.stack(tally["norms"][-minibatches:]))
-            if moving:
-                epochs += 1
-                after, divergence, mean = repeated("moved", partial(self._moved, rollout, tables))
-                kl = float(mean)
-                if not math.isfinite(kl):
-                    raise FloatingPointError("the KL divergence from the policy before is not finite")
-                # This ends the policy's epochs; the critic shares nothing with it, and goes on.
-                moving = config.target_kl == 0 or kl <= KL_STOP * config.target_kl
+        after, divergence, mean = repeated("moved", partial(self._moved, rollout, tables))
+        check_finite({"the KL divergence from the policy before": mean})
         value_after = repeated("values", partial(self._values, rollout))
         check_finite({"a value after the update": value_after})
         first_error = tally.pop("ratio_error")[0]
@@ -266,7 +265,7 @@ class Learner:
         figures_of = partial(self._figures, rollout, repeated.put("outcome", outcome))
         found: Figures = {
             "n_updates": self.updates + 1,
-            "epochs": epochs,
+            "epochs": steps / minibatches,
             "learning_rate": rate,
             "entropy_coefficient": entropy_coefficient,
             "clip_range": config.clip_range,
@@ -348,6 +347,14 @@ class Learner:
         logits = self._logits(rollout)
         divergence = self._distribution(logits, rollout).divergence_from(tables)
         return logits, divergence, mean_of(divergence.sum(dim=-1), rollout.weight)
+
+    @torch.no_grad()
+    def _kl(self, whole: PPOBatch, tables: tuple[Tensor, Tensor, Tensor], hosts: Tensor) -> Tensor:
+        """Scalar: the policy's exact KL divergence from the one that the tables are of, on some of the hosts."""
+        observations, (op, slot, choices) = whole.observations[hosts], tables
+        logits = self.policy.logits(observations, autocast=self.config.autocast)
+        now = ActionDistribution(logits, observations, whole.exploration)
+        return mean_of(now.divergence_from((op[hosts], slot[hosts], choices[hosts])).sum(dim=-1), whole.weight[hosts])
 
     @torch.no_grad()
     def _figures(self, rollout: Rollout, outcome: Outcome) -> Figures:

@@ -60,7 +60,7 @@ class PPOConfig:
     minibatches: Annotated[int, Range(1)] = 4
     """Parts that the hosts of a round are split into in each epoch; one host each when there are fewer hosts."""
     target_kl: NonNegative = 0.015
-    """The policy's epochs end early once its exact KL from where it started is above 1.5 times this; 0 for never."""
+    """The policy's epochs end early at a minibatch on which its exact KL from where it started is above 1.5 times this; 0 for never."""
     learning_rate: NonNegative = 3e-4
     """Of Adam, once it has warmed up."""
     warmup_updates: NonNegativeInt = 5
