@@ -100,6 +100,43 @@ def test_a_saved_governor_goes_on_exactly(losses: list[float], cut: int) -> None
     assert [second.judge(loss, loss, 50.0) for loss in losses[cut:]] == verdicts[cut:]
 
 
+@given(st.lists(st.tuples(st.floats(0.01, 5.0), st.floats(0.0, 100.0))), st.lists(st.tuples(st.floats(0.01, 5.0), st.floats(0.0, 100.0))))
+def test_of_another_network_nothing_is_known(before: list[tuple[float, float]], after: list[tuple[float, float]]) -> None:
+    told, new = Governor(GovernorConfig(), classes=10), Governor(GovernorConfig(), classes=10)
+    for loss, accuracy in before:
+        told.judge(loss, loss, accuracy)
+    told.begin_anew()
+    assert told.healthy
+    assert told.state() == new.state()
+    assert [told.judge(loss, loss, accuracy) for loss, accuracy in after] == [new.judge(loss, loss, accuracy) for loss, accuracy in after]
+
+
+def test_another_network_is_judged_by_what_it_was_measured_to_be() -> None:
+    for measured, collapsed in ((30.0, True), (29.9, False)):
+        judge = governor()
+        judge.begin_anew(1.0, measured)
+        assert ("chance" in judge.judge(2.0, 2.1, 10.0)) is collapsed
+    judge = governor()
+    judge.begin_anew(2.5, 10.0)
+    assert all(judge.judge(2.3, 2.3, 10.0) == "" for _ in range(12)), "it never was better"
+    assert "train loss" in judge.judge(math.nan, 2.3, 10.0)
+
+
+ANOMALIES = [(2.1, 10.0), (math.log(10), 20.0), (5.0, 50.0)]
+"""Chance, the uniform prediction, and what diverges once it has lasted."""
+
+
+@pytest.mark.parametrize(("loss", "accuracy"), ANOMALIES)
+def test_a_host_that_was_put_back_is_put_back_again_only_for_what_is_not_finite(loss: float, accuracy: float) -> None:
+    first, judge = governor(), governor()
+    assert any(first.judge(0.5, loss, accuracy) for _ in range(3))
+    assert not any(judge.judge(0.5, loss, accuracy, restored=True) for _ in range(10))
+    assert not judge.healthy
+    assert "val loss" in judge.judge(0.5, math.nan, 10.0, restored=True)
+    assert judge.judge(0.5, 0.5, 50.0, restored=True) == ""
+    assert judge.healthy
+
+
 def test_settings_have_bounds() -> None:
     with pytest.raises(ConfigError, match="window"):
         GovernorConfig(window=0)

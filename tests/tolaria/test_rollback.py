@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import replace
+from functools import cache
 from typing import Any, get_args
 
 import pytest
@@ -19,7 +21,7 @@ from esper.leyline.stages import Stage
 from esper.tolaria.training.config import TrainingConfig
 from esper.tolaria.training.governor import GovernorConfig
 from esper.tolaria.training.host import Host
-from tests.tolaria.small import OPEN, bits, epoch, facts, germinate, grow_to, make_host, train_epoch
+from tests.tolaria.small import EASY, OPEN, bits, epoch, facts, germinate, grow_to, make_host, train_epoch
 
 
 def poison(module: nn.Module) -> None:
@@ -49,6 +51,10 @@ def restored(host: Host) -> bool:
     momentum = {name: dict(host.optimizer.state[p]) for name, p in parameters.items() if p in host.optimizer.state}
     finite = all(value.isfinite().all() for part in (found, *momentum.values()) for value in part.values())
     return finite and bits(found) == bits(dict(kept.tensors)) and bits(momentum) == bits(dict(kept.momentum))
+
+
+def copied(state: dict[str, Any]) -> dict[str, Any]:
+    return torch.utils._pytree.tree_map(lambda v: v.clone() if isinstance(v, torch.Tensor) else v, state)
 
 
 def with_fossil(config: TrainingConfig | None = None, **member: Any) -> Host:
@@ -204,6 +210,132 @@ def test_a_host_that_is_rolled_back_to_its_beginning_is_not_judged_as_one_that_h
     assert [report.anomaly for report in reports] == ["", "", ""]
 
 
+def test_a_host_is_put_back_to_the_same_snapshot_once_unless_it_is_not_finite() -> None:
+    host = learned(QUICK)
+    collapse(host)
+    assert "chance" in epoch(host)[0].anomaly
+    kept = host.snapshot
+    assert kept.restored
+    collapse(host)
+    for _ in range(3):
+        assert epoch(host)[0].anomaly == ""
+        assert host.snapshot is kept, "no snapshot of a host that has collapsed"
+    poison(host.model.host)
+    assert "nan" in epoch(host)[0].anomaly
+    assert restored(host)
+    assert goes_on(host)
+
+
+def test_the_first_healthy_epoch_after_a_rollback_is_one_to_go_back_to() -> None:
+    host = learned(replace(QUICK, snapshot_every=50))
+    for _ in range(2):
+        collapse(host)
+        assert "chance" in epoch(host)[0].anomaly
+        assert epoch(host)[0].anomaly == ""
+        assert (host.snapshot.epoch, host.snapshot.restored) == (host.epoch, False)
+
+
+LEANS: dict[str, Any] = {"widths": (4, 4, 8), "kernel": 1, "train_size": 600, "epochs": 60}
+"""A host that is nothing without its first seed."""
+
+
+@cache
+def leaning_state() -> dict[str, Any]:
+    """That of a host with a seed in HOLDING that is worth 60 points to it."""
+    host = make_host(0, **LEANS)
+    grow_to(host, Stage.HOLDING, "r0c0", "conv_heavy")
+    report = [epoch(host)[0] for _ in range(20)][-1]
+    assert report.val_accuracy > 80.0
+    assert report.seeds[0].contribution is not None
+    assert report.seeds[0].contribution > 60.0
+    assert report.rollbacks == 0
+    return host.state()
+
+
+def leaning() -> Host:
+    host = make_host(0, **LEANS)
+    host.load_state(copied(leaning_state()))
+    return host
+
+
+TAKING = [
+    Decision(op=Op.PRUNE, slot="r0c0"),
+    Decision(op=Op.PRUNE, slot="r0c0", alpha_speed=3),
+    Decision(op=Op.SET_ALPHA_TARGET, slot="r0c0", alpha_target=0.25),
+]
+
+
+@pytest.mark.parametrize("taking", TAKING, ids=["at once", "by a ramp", "in part"])
+def test_what_a_decision_takes_from_a_host_is_no_anomaly_and_the_host_learns_without_it(taking: Decision) -> None:
+    host = leaning()
+    train_epoch(host)
+    host.model.act(taking)
+    events = host.end_epoch()
+    assert (host.governor.best_accuracy < 30.0, len(host.governor.losses)) == (True, 0), "what it was measured to be without the seed"
+    accuracies = []
+    for _ in range(8):
+        accuracies.append(train_epoch(host).val_accuracy)
+        events += host.end_epoch()
+    assert rollbacks(events) == []
+    assert accuracies[-1] > max(20.0, min(accuracies))
+    assert host.pruned == (taking.op is Op.PRUNE)
+
+
+def test_a_rollback_to_a_host_that_is_nothing_without_its_seeds_is_not_repeated() -> None:
+    host = leaning()
+    collapse(host)
+    report = epoch(host)[0]
+    assert report.anomaly
+    assert report.val_accuracy < 20.0, "the snapshot's host leans on the seed that was pruned"
+    after = [epoch(host)[0] for _ in range(8)]
+    assert {each.anomaly for each in after} == {""}
+    assert after[-1].val_accuracy > 20.0
+
+
+@pytest.mark.parametrize("breaks", [collapse, lambda host: poison(host.model.host)], ids=["collapse", "nan"])
+def test_a_host_that_breaks_as_a_seed_leaves_that_it_did_not_need_is_rolled_back(breaks: Any) -> None:
+    host = learned(QUICK)
+    grow_to(host, Stage.HOLDING, "r0c1", "norm")
+    epoch(host, Decision(op=Op.PRUNE, slot="r0c1"))
+    assert host.governor.losses == deque()
+    breaks(host)
+    report, events = epoch(host)
+    assert report.anomaly
+    assert len(rollbacks(events)) == 1
+    assert goes_on(host)
+
+
+def test_the_governor_goes_on_where_seeds_come_in_or_leave_without_influence() -> None:
+    host = make_host(1, EASY, epochs=60)
+    epoch(host, germinate("r0c1"), germinate("r0c2"))
+    epoch(host, Decision(op=Op.PRUNE, slot="r0c2"))
+    epoch(host, Decision(op=Op.ADVANCE, slot="r0c1"))
+    while host.model.report("r0c1").stage is not Stage.HOLDING:
+        epoch(host)
+    epoch(host, Decision(op=Op.FOSSILIZE, slot="r0c1"))
+    epoch(host)
+    assert len(host.governor.losses) == host.epoch
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_host_saved_after_a_prune_or_a_rollback_goes_on_as_the_original_would(broken: bool) -> None:
+    host = make_host(1, EASY, epochs=60)
+    grow_to(host, Stage.HOLDING, "r0c1")
+    if broken:
+        poison(host.model.host)
+    train_epoch(host)
+    if not broken:
+        host.model.act(Decision(op=Op.PRUNE, slot="r0c1"))
+    host.end_epoch()
+    assert host.snapshot.restored is broken
+    other = make_host(1, EASY, epochs=60)
+    other.load_state(copied(host.state()))
+    for _ in range(3):
+        assert facts(train_epoch(host)) == facts(train_epoch(other))
+        assert host.end_epoch() == other.end_epoch()
+    assert bits(host.state()) == bits(other.state())
+
+
 def test_a_fossil_from_unhealthy_times_survives_a_rollback() -> None:
     host = make_host(1, TrainingConfig(gates=OPEN), epochs=60)
     grow_to(host, Stage.HOLDING, "r0c0")
@@ -240,9 +372,8 @@ def test_the_running_statistics_of_a_fossil_are_restored_too() -> None:
 def test_a_saved_host_rolls_back_as_the_original_would() -> None:
     host = with_fossil()
     grow_to(host, Stage.BLENDING, "r0c1", tempo=10)
-    state = host.state()
     other = make_host(1, epochs=60)
-    other.load_state(torch.utils._pytree.tree_map(lambda v: v.clone() if isinstance(v, torch.Tensor) else v, state))
+    other.load_state(copied(host.state()))
     for each in (host, other):
         poison(each.model.host)
     assert facts(train_epoch(host)) == facts(train_epoch(other))

@@ -4,6 +4,9 @@ Anomalies: a loss that is not finite, at once; divergence, a loss above mean + 6
 collapse to the uniform prediction, by loss and by accuracy, after the host had learned something; and collapse to chance, by accuracy
 alone, after the host was well above it. Those that need statistics, divergence and the uniform prediction, are inactive until ten losses
 are known. An anomalous loss never enters the window, else the next one would no longer stand out.
+
+What the governor knows is of one network. Where a decision takes from it on purpose, or a rollback restores less than there was, it begins
+anew with what that network is measured to be.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ class GovernorConfig:
     chance_band: Annotated[float, Range(1)] = 1.5
     """An accuracy up to this multiple of 1 / K is chance; a host was well above it with twice as much. 1 never judges by it alone."""
     snapshot_every: Annotated[int, Range(1)] = 5
-    """Epochs between snapshots; one is also taken after each fossilisation."""
+    """Epochs between snapshots; one is also taken after each fossilisation, and after the first healthy epoch since a rollback."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -55,32 +58,49 @@ class Governor:
         self.has_learned = False
         self.best_accuracy = 0.0
 
-    def judge(self, train_loss: float, val_loss: float, val_accuracy: float) -> str:
-        """Why the host must be rolled back, in words; empty when it need not."""
+    def judge(self, train_loss: float, val_loss: float, val_accuracy: float, *, restored: bool = False) -> str:
+        """Why the host must be rolled back, in words; empty when it need not.
+
+        restored: the host was put back to its snapshot before. Once more would bring the same, so that only a loss that is not finite is
+        a reason.
+        """
         if not math.isfinite(train_loss) or not math.isfinite(val_loss):
             which = "train" if not math.isfinite(train_loss) else "val"
-            self.streak = 0
             return f"the {which} loss is {train_loss if which == 'train' else val_loss}"
+        if self.ordinary(val_loss, val_accuracy):
+            self.streak = 0
+            self.losses.append(val_loss)
+            self.has_learned = self.has_learned or self._low(val_loss)
+            self.best_accuracy = max(self.best_accuracy, val_accuracy)
+            return ""
+        self.streak += 1
+        if restored:
+            return ""
         if self._at_chance(val_accuracy):
             return f"val accuracy {val_accuracy:.1f} is chance ({self.chance:.1f}) after the host had {self.best_accuracy:.1f}"
         if self._collapsed(val_loss, val_accuracy):
             return f"val loss {val_loss:.3f} is that of the uniform prediction ({self.uniform:.3f}) after the host had learned"
-        if self._anomalous(val_loss):
-            self.streak += 1
-            if self.streak >= self.config.patience:
-                self.streak = 0
-                return f"val loss {val_loss:.3f} diverged from a mean of {self._mean():.3f}, {self.config.patience} epochs running"
-            return ""
-        self.streak = 0
-        self.losses.append(val_loss)
-        self.has_learned = self.has_learned or val_loss < self.config.learned_below * self.uniform
-        self.best_accuracy = max(self.best_accuracy, val_accuracy)
+        if self.streak >= self.config.patience:
+            return f"val loss {val_loss:.3f} diverged from a mean of {self._mean():.3f}, {self.config.patience} epochs running"
         return ""
+
+    def ordinary(self, val_loss: float, val_accuracy: float) -> bool:
+        """Whether this is what could be expected of the network that the governor knows."""
+        return not (self._at_chance(val_accuracy) or self._collapsed(val_loss, val_accuracy) or self._anomalous(val_loss))
+
+    def begin_anew(self, val_loss: float = math.inf, val_accuracy: float = 0.0) -> None:
+        """The network is another one from here on, of which nothing is known but how it was measured, if it was."""
+        self.losses.clear()
+        self.streak = 0
+        self.has_learned, self.best_accuracy = self._low(val_loss), val_accuracy
 
     @property
     def healthy(self) -> bool:
         """Whether the last loss was an ordinary one: only then may a snapshot be taken."""
         return self.streak == 0
+
+    def _low(self, loss: float) -> bool:
+        return loss < self.config.learned_below * self.uniform
 
     def _at_chance(self, accuracy: float) -> bool:
         most = self.config.chance_band * self.chance

@@ -16,11 +16,11 @@ from esper.kasmina.attach.running import modes_kept
 from esper.kasmina.counterfactuals import Configuration, forms_showing
 from esper.kasmina.norms import HARVEST_SAMPLES
 from esper.kasmina.slot import Form
-from esper.leyline.actions import Planted
+from esper.leyline.actions import Planted, Style
 from esper.leyline.errors import DeviceError, unknown
 from esper.leyline.events import Event, RolledBack, StageChanged
 from esper.leyline.reports import EpochReport
-from esper.leyline.stages import DEVELOPING, LIVE, Stage
+from esper.leyline.stages import BLENDED, DEVELOPING, LIVE, Stage
 from esper.tolaria.data import Data, Split, epoch_order, stream_seed
 from esper.tolaria.data.streams import draws
 from esper.tolaria.tasks import Member, Task
@@ -84,6 +84,10 @@ class Host:
         self.start_parameters = self.model.parameter_count()
         self.epoch = self.steps = self.germinated = self.fossilized = self.pruned = self.rollbacks = 0
         self.flops: dict[str, int] = dict.fromkeys(("forward", "backward", "validation", "counterfactual"), 0)
+        self._influence: dict[str, tuple[float, Style]] = {}
+        """Alpha and style of each seed that was blended in when the network was last measured, until the epoch ends."""
+        self._scores: dict[Configuration, Score] = {}
+        """How it was measured then, with seeds and without."""
 
     @property
     def done(self) -> bool:
@@ -154,16 +158,22 @@ class Host:
         now = next(iter(scores.by.values()))
         flops = {**plan.flops, **self._count_validation(tuple(scores.by))}
         self.model.cache_figures(figures)
-        anomaly = self.governor.judge(train_loss, now.loss, now.accuracy)
+        anomaly = self.governor.judge(train_loss, now.loss, now.accuracy, restored=self.snapshot.restored)
         if anomaly:
             self.roll_back(anomaly)
             self.model.cache_figures()
             scores = self.evaluate().read()
             flops.update({part: flops[part] + spent for part, spent in self._count_validation(tuple(scores.by)).items()})
+            # Without the seeds that were alive the host may be no better than what was given up.
+            now = next(iter(scores.by.values()))
+            if not self.governor.ordinary(now.loss, now.accuracy):
+                self.governor.begin_anew(now.loss, now.accuracy)
         else:
             self._drop_broken_seeds()
-            if self.governor.healthy and self.epoch % self.config.governor.snapshot_every == 0:
+            due = self.snapshot.restored or self.epoch % self.config.governor.snapshot_every == 0
+            if self.governor.healthy and due:
                 self.snapshot = self._snapshot()
+        self._influence, self._scores = self._influences(), scores.by
         for part, spent in flops.items():
             self.flops[part] += spent
         found = measured(self.model, scores.by)
@@ -262,6 +272,7 @@ class Host:
         elif fossilized:
             self.snapshot = self.snapshot.with_new_fossils(self.model, self.optimizer, self.governor)
         self.model.tick()
+        self._judge_anew()
         return self.drain()
 
     def drain(self) -> list[Event]:
@@ -284,8 +295,27 @@ class Host:
         for slot in live:
             self.model.prune(slot, cause="rollback")
         self.snapshot.restore(self.model, self.optimizer, self.governor)
+        self.snapshot = replace(self.snapshot, restored=True)
         self.rollbacks += 1
         self.model.journal.append(RolledBack(reason=reason, to_epoch=self.snapshot.epoch, pruned=tuple(live)))
+
+    def _influences(self) -> dict[str, tuple[float, Style]]:
+        states = {id: slot.state for id, slot in self.model.slots.items()}
+        return {id: (state.alpha, state.style) for id, state in states.items() if state.stage in BLENDED}
+
+    def _judge_anew(self) -> None:
+        """Where seeds have lost influence on purpose, by a decision or a ramp that one began, or have another style, let the governor go by
+        what the network was measured to be without them: that it was better with them is no anomaly."""
+        now = self._influences()
+        lost = set()
+        for id, (alpha, style) in self._influence.items():
+            alpha_now, style_now = now.get(id, (0.0, style))
+            if alpha_now < alpha or (alpha > 0.0 and style_now is not style):
+                lost.add(id)
+        if lost:
+            known = self._scores.get(frozenset(self._influence) - lost)
+            self.governor.begin_anew(*(() if known is None else (known.loss, known.accuracy)))
+        self._influence, self._scores = {}, {}
 
     def _drop_broken_seeds(self) -> None:
         """Prune seeds that are not finite: without influence yet they cannot hurt the host, which goes on."""

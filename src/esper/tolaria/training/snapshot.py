@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -27,6 +27,8 @@ class Snapshot:
     """Optimiser state by parameter name; no entry where there was none."""
     governor: dict[str, Any]
     """What the governor knew: a host put back to before it had learned must not be judged as one that has."""
+    restored: bool = False
+    """Whether a rollback has put the host back to it."""
 
     @classmethod
     @torch.no_grad()
@@ -73,7 +75,7 @@ class Snapshot:
 
     def state(self) -> dict[str, Any]:
         """The fields by name, which `Snapshot(**state)` takes."""
-        return {"epoch": self.epoch, "tensors": self.tensors, "momentum": self.momentum, "governor": self.governor}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def _on_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
