@@ -3,7 +3,7 @@
     python benchmarks/ppo.py [--quick]
 
 Both have the same hosts, steps, slots and heads, an LSTM of 128 for actor and critic each, 4 epochs and 4 minibatches, one thread. Ours
-has the encoder of slots on top, and works out everything it reports (exact KL after every epoch, explained variance, regression). Always
+has the encoder of slots on top, and works out everything it reports (exact KL before every minibatch, explained variance, regression). Always
 on the CPU, where policies learn.
 """
 
