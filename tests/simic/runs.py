@@ -38,7 +38,7 @@ def small(**values: Any) -> ControllerRunConfig:
 def opinionated() -> Policy:
     """An untrained policy that acts, and differently from epoch to epoch."""
     blueprints = tuple(dict.fromkeys(name for topology in Topology for name in names(topology)))
-    policy = Policy(PolicyConfig(blueprints=blueprints, hidden=16, slot_width=8), torch.Generator().manual_seed(2))
+    policy = Policy(PolicyConfig(blueprints=blueprints, hidden=16, slot_width=8), torch.Generator().manual_seed(4))
     with torch.no_grad():
         policy.heads.op.weight.mul_(300.0)  # decisions that change with what is seen
         policy.heads.op.bias[Op.GERMINATE] = 5.0  # and growth among them

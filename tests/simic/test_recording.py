@@ -11,7 +11,7 @@ import torch
 
 from esper.leyline.actions import WAIT, Decision, Op
 from esper.leyline.errors import ConfigError, RunError
-from esper.simic.growth.recording import FOLDER, EpisodeRecorder, read_episodes
+from esper.simic.growth.recording import FOLDER, EpisodeRecorder, read_episodes, write_episode
 from esper.simic.learning.dataset import EpisodeDataset, allowed, read_dataset, split, stack
 from esper.tamiyo import Observation
 from esper.tamiyo.policy.batch import HEADS
@@ -48,7 +48,19 @@ def test_what_was_recorded_comes_back_bit_for_bit(tmp_path: Path) -> None:
         assert np.array_equal(episode.batch.op_mask[row].numpy(), seen.masks.ops())
         assert np.array_equal(episode.batch.slot_mask[row].numpy(), seen.masks.slot_mask)
         assert np.array_equal(episode.batch.blueprint_mask[row].numpy(), seen.masks.blueprint_mask)
+        fits = seen.masks.blueprint_mask
+        assert (episode.batch.costs[row].numpy() > 0).tolist() == (fits & (seen.costs > 0)).tolist()
         assert tuple(episode.actions[row].tolist()) == seen.masks.indices(decision)
+
+
+def test_costs_are_recorded_for_the_slots_that_the_host_has(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", [[(place(0), WAIT, 0.0)]])
+    (episode,), blueprints = read_episodes([tmp_path / "run"])
+    wide = {**episode.batch.tensors(), "actions": episode.actions, "rewards": episode.rewards}
+    wide["costs"] = torch.nn.functional.pad(episode.batch.costs, (0, 0, 0, 3))
+    write_episode(next((tmp_path / "run" / FOLDER).iterdir()), wide, blueprints, episode.about)
+    (again,), _ = read_episodes([tmp_path / "run"])
+    assert torch.equal(again.batch.costs, episode.batch.costs)
 
 
 def test_a_full_disk_is_a_run_error_and_leaves_the_episode_before(tmp_path: Path) -> None:
