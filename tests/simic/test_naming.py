@@ -17,6 +17,7 @@ from esper.karn.subjects import find_subjects
 from esper.leyline.errors import CheckpointError, ConfigError, PolicyError, UnknownNameError
 from esper.nissa import Hub
 from esper.policies import POLICIES
+from esper.simic.gardener import Entry
 from esper.simic.growth.config import ControllerRunConfig
 from esper.simic.growth.deciding import controller_for, policy_for
 from esper.simic.growth.naming import PolicyFile, anchored, find_policy
@@ -128,7 +129,7 @@ def test_a_gardener_takes_a_name_and_remembers_which_generation_it_was(package: 
 
     named = gardener("tamiyo")
     assert named.config.policy == "tamiyo-2"
-    assert isinstance(named.step(train_loss=0.7, train_accuracy=50.0), esper.simic.gardener.Entry)  # type: ignore[attr-defined]
+    assert isinstance(named.step(train_loss=0.7, train_accuracy=50.0), Entry)
     with pytest.raises(esper.EsperError, match="state is that of the controller 'tamiyo-2'; this gardener has 'tamiyo-1'"):
         gardener("tamiyo-1").load_state_dict(named.state_dict())
 
