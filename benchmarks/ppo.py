@@ -3,8 +3,8 @@
     python benchmarks/ppo.py [--quick]
 
 Both have the same hosts, steps, slots and heads, an LSTM of 128 for actor and critic each, 4 epochs and 4 minibatches, one thread. Ours
-has the encoder of slots on top, and works out everything it reports (exact KL before every minibatch, explained variance, regression). Always
-on the CPU, where policies learn.
+has the encoder of slots on top, and works out everything it reports (exact KL before every minibatch, explained variance, regression).
+Always on the CPU, where policies learn.
 """
 
 from __future__ import annotations

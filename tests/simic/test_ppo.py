@@ -19,6 +19,7 @@ from esper.simic.learning import ppo
 from esper.simic.learning.optimizer import clipped_step
 from esper.simic.learning.popart import MIN_STD, follow_returns
 from esper.simic.learning.ppo import Learner, PPOConfig, annealed, clipped_surrogate, learning_rate, normalised, value_error
+from esper.simic.learning.ppo_config import PriorStrength
 from esper.simic.learning.ppo_metrics import Tally, estimated_kl, explained_variance, moments, policy_figures, regression_ceiling
 from esper.simic.learning.rollout import Rollout, RolloutBuffer
 from esper.tamiyo.policy.batch import HEADS
@@ -255,6 +256,39 @@ def test_the_defaults_are_those_of_the_design():
         ("actor", 1e-5, 0.0),
         ("critic", 1e-5, 0.01),
     ]
+
+
+# The reference
+
+
+def losses(made: Learner, rollout: Rollout) -> float:
+    """What the distance from its reference costs a policy on a round."""
+    batch = made.prepare(rollout, torch.zeros_like(rollout.reward), made._distribution(made._logits(rollout), rollout), 1)
+    tally = Tally(list)
+    made.actor_loss(batch, 0.0, tally)
+    return tally["prior_loss"][0].item()
+
+
+def test_a_policy_is_held_near_the_one_that_it_goes_on_from_and_not_near_the_prior():
+    problem = Sentinel(4)
+    before = new_policy(problem, seed=3)
+    with torch.no_grad():
+        before.heads.op.bias.copy_(torch.tensor([0.0, 4.0, 0.0, 0.0, 0.0, 0.0]))  # far from a prior that mostly waits
+    settings = quick(prior_strength=PriorStrength(op=10.0), target_kl=0.0, entropy_start=0.0, entropy_end=0.0)
+    free, held = (Learner(copy.deepcopy(before), settings, reference=each) for each in (None, copy.deepcopy(before)))
+    rollout = play(before, problem, 0, None)
+    assert losses(held, rollout) == pytest.approx(0.0, abs=1e-6)
+    assert losses(free, rollout) > 10.0
+    for made in (free, held):
+        for _ in range(5):
+            made.update(rollout)
+    moved = {made: made.policy.replay(rollout.observations).divergence(before.replay(rollout.observations)).mean() for made in (free, held)}
+    assert moved[held] < 0.1 * moved[free]
+    assert held.reference is not None
+    assert all(torch.equal(one, other) for one, other in zip(held.reference.parameters(), before.parameters(), strict=True))
+    resumed = Learner(new_policy(problem, seed=5), settings, reference=new_policy(problem, seed=6))
+    resumed.load_state(held.state())
+    assert losses(resumed, rollout) == losses(held, rollout)
 
 
 # The update as a whole

@@ -172,6 +172,12 @@ def test_a_policy_is_carried_on_and_its_heads_can_be_made_new(whole: Path) -> No
     file = whole / "policy.safetensors"
     same = PPORun(replace(TINY, from_policy=str(file)), Hub())
     fresh = PPORun(replace(TINY, from_policy=str(file), reset_heads=("blueprint",)), Hub())
+    assert PPORun(TINY, Hub()).learner.reference is None
+    for run in (same, fresh):
+        reference = run.learner.reference
+        assert reference is not None
+        assert all(map(torch.equal, reference.parameters(), run.policy.parameters())), "it is held near what it starts from"
+        assert not any(parameter.requires_grad for parameter in reference.parameters())
     different = [name for name, p in same.policy.named_parameters() if not torch.equal(p, dict(fresh.policy.named_parameters())[name])]
     assert different, "nothing was reset"
     assert all("blueprint" in name for name in different), "and nothing else was"

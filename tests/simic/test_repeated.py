@@ -53,8 +53,10 @@ def recording() -> Iterator[list[Recorded]]:
         yield made
 
 
-def learner(problem: Problem, seed: int = 0, device: str = "cpu", **changes: object) -> Learner:
-    return Learner(new_policy(problem, seed=seed).to(device_named(device)), quick(**(CHANGING | changes)), 3)
+def learner(problem: Problem, seed: int = 0, device: str = "cpu", *, held: bool = False, **changes: Any) -> Learner:
+    """held: near another policy, not near the prior."""
+    policies = [new_policy(problem, seed=each).to(device_named(device)) for each in (seed, seed + 10)]
+    return Learner(policies[0], quick(**(CHANGING | changes)), 3, reference=policies[1] if held else None)
 
 
 def updates(made: Learner, problems: list[Problem]) -> list[dict[str, float]]:
@@ -127,10 +129,11 @@ def test_without_a_gpu_nothing_is_copied_or_captured() -> None:
         (KnownReturn(5), {"value_clip": 0.2, "checkpoint_lstm": True}),
         (Recall(4), {"autocast": True}),
         (Sentinel(1), {"max_gradient_norm": 1e-3}),
+        (Sentinel(4), {"held": True}),
     ],
-    ids=["plain", "two sizes", "stopped", "clipped", "autocast", "one host"],
+    ids=["plain", "two sizes", "stopped", "clipped", "autocast", "one host", "held"],
 )
-def test_captured_updates_are_the_same_to_the_last_bit(problem: Problem, changes: dict[str, object]) -> None:
+def test_captured_updates_are_the_same_to_the_last_bit(problem: Problem, changes: dict[str, Any]) -> None:
     plain = learner(problem, **changes)
     expected = updates(plain, [problem] * 4)
     with recording() as made:
@@ -268,8 +271,10 @@ def precise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.gpu
 @cuda
-@pytest.mark.parametrize("changes", [{}, {"minibatches": 3}, {"target_kl": 1e-9}, {"checkpoint_lstm": True}, {"autocast": True}])
-def test_updates_on_a_gpu_are_captured_and_right(changes: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "changes", [{}, {"minibatches": 3}, {"target_kl": 1e-9}, {"checkpoint_lstm": True}, {"autocast": True}, {"held": True}]
+)
+def test_updates_on_a_gpu_are_captured_and_right(changes: dict[str, Any]) -> None:
     problem = Sentinel(7)
     runs = [learner(problem, device="cuda", **changes) for _ in range(2)]
     figures = [updates(each, [problem] * 4) for each in runs]

@@ -5,8 +5,9 @@ memory. An action is one choice with one probability, the product over the heads
 one advantage per step, and every step counts the same. (Averaging each head over its own few steps would give a head used in 5 % of
 the steps twenty times the weight.)
 
-Beside the clipped surrogate the policy is held near a prior, per head, by lambda * KL(prior || policy): its gradient is policy minus
-prior and never vanishes, however far a head has collapsed, which that of an entropy bonus does.
+Beside the clipped surrogate the policy is held near a reference, per head, by lambda * KL(reference || policy): its gradient is policy
+minus reference and never vanishes, however far a head has collapsed, which that of an entropy bonus does. The reference is the prior,
+or the policy that learning goes on from, as it was.
 """
 
 from __future__ import annotations
@@ -124,13 +125,14 @@ class PPOBatch:
     """Normalised values when the actions were drawn."""
     weight: Tensor
     """What each step counts in its minibatch's loss: the same for all, whichever minibatch they are in; 0 in padding."""
-    prior: list[Tensor]
+    reference: list[Tensor]
+    """What the policy is held near: the probabilities in every context, as `prior_tables` has them."""
     exploration: Exploration | None
 
     def part(self, hosts: Tensor) -> PPOBatch:
         """Some of the hosts, by their numbers int64 [hosts]."""
         names = ("observations", "actions", "log_prob", "advantage", "target", "value", "weight")
-        return replace(self, prior=[each[hosts] for each in self.prior], **{name: getattr(self, name)[hosts] for name in names})
+        return replace(self, reference=[each[hosts] for each in self.reference], **{name: getattr(self, name)[hosts] for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -159,6 +161,12 @@ def _by_head(weights: EntropyMultipliers | PriorStrength, device: torch.device) 
     return torch.tensor([getattr(weights, head.value) for head in HEADS], dtype=torch.float64, device=device)
 
 
+@torch.no_grad()
+def _probabilities(policy: Policy, rollout: Rollout) -> list[Tensor]:
+    """[hosts, steps, C, K] for each block: the policy's own probabilities, without exploration."""
+    return [each.exp() for each in policy.replay(rollout.observations).tables]
+
+
 class Gradients:
     """Measures the gradient of each part of a policy, and of actor and critic."""
 
@@ -185,12 +193,13 @@ class Gradients:
 class Learner:
     """A policy with everything that learning goes on from: optimiser, count of updates, and the seed that all chance comes from.
 
+    reference: what the policy is held near; None for the config's prior. It learns nothing.
     `config` may be replaced between two updates; the next one goes by it. What an update does again and again goes through `repeated`,
     which on a GPU captures it; on a CPU it adds nothing.
     """
 
-    def __init__(self, policy: Policy, config: PPOConfig, seed: int = 0) -> None:
-        self.policy, self.config, self.seed = policy, config, seed
+    def __init__(self, policy: Policy, config: PPOConfig, seed: int = 0, *, reference: Policy | None = None) -> None:
+        self.policy, self.config, self.seed, self.reference = policy, config, seed, reference
         self.repeated = Repeated(policy.device)
         groups = policy.parameter_groups(config.weight_decay)
         self.optimizer = make_optimizer(groups, config.learning_rate, captured=self.repeated.captures)
@@ -217,7 +226,8 @@ class Learner:
         figures = {"reward": rollout.reward, "value": rollout.value, "log-probability": rollout.log_prob}
         check_finite({f"a {what} of the round": values for what, values in figures.items()})
         policy, config, repeated = self.policy, self.config, self.repeated
-        repeated.begin(config, rollout.exploration, rollout.observations.slots.shape, addresses(policy))
+        fixed = () if self.reference is None else addresses(self.reference)
+        repeated.begin(config, rollout.exploration, rollout.observations.slots.shape, addresses(policy), fixed)
         rollout = repeated.put("round", rollout)
         before, tables = repeated.put("before", repeated("before", partial(self._before, rollout)))
         value_before = repeated("values", partial(self._values, rollout))
@@ -289,7 +299,7 @@ class Learner:
             target=head.normalise(advantage + rollout.value),
             value=head.normalise(rollout.value),
             weight=rollout.weight * (minibatches / rollout.weight.sum()),
-            prior=prior_tables(self.config.prior, rollout.observations),
+            reference=self._reference(rollout),
             exploration=rollout.exploration,
         )
 
@@ -305,7 +315,7 @@ class Learner:
         return {"norms": torch.stack(norms), **{name: figure for name, (figure,) in tally.items()}}
 
     def actor_loss(self, batch: PPOBatch, entropy_coefficient: float | Tensor, tally: Tally) -> Tensor:
-        """Scalar: clipped surrogate, minus the entropy bonus, plus the distance from the prior."""
+        """Scalar: clipped surrogate, minus the entropy bonus, plus the distance from the reference."""
         config = self.config
         distribution = self.policy.replay(
             batch.observations, batch.exploration, checkpoint_lstm=config.checkpoint_lstm, autocast=config.autocast
@@ -314,7 +324,7 @@ class Learner:
         log_ratio = scores.log_prob - batch.log_prob
         surrogate = (clipped_surrogate(log_ratio, batch.advantage, config.clip_range) * batch.weight).sum()
         entropy = (_weighted(scores.entropies, config.entropy_multipliers) * batch.weight).sum()
-        distance = (_weighted(distribution.distance_from(batch.prior), config.prior_strength) * batch.weight).sum()
+        distance = (_weighted(distribution.distance_from(batch.reference), config.prior_strength) * batch.weight).sum()
         tally["policy_gradient_loss"].append(surrogate.detach())
         tally["entropy_loss"].append(-entropy.detach())
         tally["prior_loss"].append(distance.detach())
@@ -340,6 +350,12 @@ class Learner:
         """The policy's logits, and its tables."""
         logits = self._logits(rollout)
         return logits, self._distribution(logits, rollout).tables
+
+    def _reference(self, rollout: Rollout) -> list[Tensor]:
+        """[hosts, steps, C, K] for each block: what the policy is held near."""
+        if self.reference is None:
+            return prior_tables(self.config.prior, rollout.observations)
+        return self.repeated("reference", partial(_probabilities, self.reference, rollout))
 
     @torch.no_grad()
     def _moved(self, rollout: Rollout, tables: tuple[Tensor, Tensor, Tensor]) -> tuple[HeadLogits, Tensor, Tensor]:
@@ -377,11 +393,15 @@ class Learner:
 
     def state(self) -> dict[str, Any]:
         """Everything to go on from but config and seed, as a checkpoint can hold it."""
-        return {"policy": self.policy.state_dict(), "optimizer": optimizer_state(self.optimizer), "updates": self.updates}
+        reference = None if self.reference is None else self.reference.state_dict()
+        optimizer = optimizer_state(self.optimizer)
+        return {"policy": self.policy.state_dict(), "reference": reference, "optimizer": optimizer, "updates": self.updates}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, bit for bit. Settings are those of the present config, not of the saved one."""
         self.policy.load_state_dict(state["policy"])
+        if self.reference is not None:
+            self.reference.load_state_dict(state["reference"])
         load_optimizer(self.optimizer, state["optimizer"])
         self.repeated.forget()
         self.updates = state["updates"]

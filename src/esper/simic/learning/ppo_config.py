@@ -28,7 +28,7 @@ class EntropyMultipliers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorStrength:
-    """lambda of each head: how strongly it is held near the prior."""
+    """lambda of each head: how strongly it is held near the reference, which is the prior, or the policy that learning goes on from."""
 
     op: NonNegative = 0.2
     slot: NonNegative = 0.02
@@ -88,6 +88,7 @@ class PPOConfig:
     entropy_multipliers: EntropyMultipliers = field(default_factory=EntropyMultipliers)
     prior_strength: PriorStrength = field(default_factory=PriorStrength)
     prior: Prior = field(default_factory=Prior)
+    """What a new policy starts from and is held near. One that is learned on from is held near itself instead, as it was."""
     checkpoint_lstm: bool = False
     """Work the LSTM's inner values out again for the gradient instead of keeping them: less memory, more time."""
     autocast: bool = False

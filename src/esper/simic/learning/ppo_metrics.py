@@ -52,7 +52,7 @@ def loss_figures(tally: Tally, entropy_coefficient: float, parts: Iterable[str])
     """Means over the optimiser's steps; `parts` names the values of gradient_norm.
 
     loss: all losses together, as the optimiser saw them. entropy_loss: minus the entropy, each head by its multiplier, before the
-    coefficient. prior_loss: KL(prior || policy), each head by its strength. gradient_norm: of each part of the policy, before clipping.
+    coefficient. prior_loss: KL(reference || policy), each head by its strength. gradient_norm: of each part of the policy, before clipping.
     """
     means = {name: (sum(values[1:], values[0]) / len(values)).double() for name, values in tally.items()}
     norms: dict[str, Figure] = dict(zip(parts, means.pop("gradient_norm"), strict=True))

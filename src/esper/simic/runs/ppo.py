@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
@@ -60,7 +61,8 @@ class PPORun:
         tasks = [get_task(name) for name in config.task]
         torch.set_num_threads(config.threads or 1)
         policy = self._first_policy().to(self.playing.devices[0])
-        self.learner = Learner(policy, config.ppo.over(config.rounds), config.seed)
+        reference = None if config.from_policy is None else copy.deepcopy(policy).requires_grad_(False)
+        self.learner = Learner(policy, config.ppo.over(config.rounds), config.seed, reference=reference)
         self.acting = Repeated(policy.device)
         self._drawn(config.rounds - 1)  # host seeds that are for something else are told of before anything is trained
         steps, slots = max(longest_budget(config, task) for task in tasks), max(most_slots(config, task) for task in tasks)
