@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from esper.karn.evaluation import Recorded
 from esper.leyline.seeds import Purpose
 from esper.nissa import Hub
 from esper.policies import POLICIES
@@ -19,7 +20,6 @@ from esper.simic.growth.deciding import policy_for
 from esper.simic.growth.environment import Start
 from esper.simic.growth.play import Play
 from esper.simic.growth.workers import environment
-from esper.simic.learning.policy_decider import PolicyDecider
 from esper.simic.runs.ppo_config import permissive
 
 ROWS = Path(__file__).with_name("rows.json")
@@ -32,15 +32,21 @@ def machine() -> dict[str, str]:
 
 
 def rows(name: str) -> list[dict[str, Any]]:
-    """What a policy makes of hosts that it has not practised on, one row for each."""
+    """What a policy makes of hosts that it has not practised on, one row for each.
+
+    `value` is what its critic expected, on average over the epochs: whatever a policy sees otherwise than before moves it, where the
+    decisions may happen to stay.
+    """
     config = GrowthConfig(member="family", epochs=EPOCHS, control=False, training=permissive(), threads=1)
     starts = [Start("digits", seed) for seed in Purpose.DEVELOPMENT.seeds(HOSTS)]
     hosts = environment(config, workers=0)
+    decider = Recorded(policy_for(name).eval(), 0, deterministic=True)
     try:
-        play = Play(hosts, PolicyDecider(policy_for(name).eval(), 0, deterministic=True), starts, hub=Hub())
-        results = play.through()
+        results = Play(hosts, decider, starts, hub=Hub()).through()
     finally:
         hosts.close()
+    assert decider.buffer is not None, "made when the hosts began"
+    played = decider.buffer.rollout()
     return [
         {
             "seed": start.seed,
@@ -48,8 +54,9 @@ def rows(name: str) -> list[dict[str, Any]]:
             "parameters": result.parameters,
             "fossils": result.fossilized,
             "decisions": result.decisions,
+            "value": float(played.value[place, : int(steps)].mean()),
         }
-        for start, result in zip(starts, results, strict=True)
+        for place, (start, result, steps) in enumerate(zip(starts, results, played.lengths(), strict=True))
     ]
 
 
