@@ -189,7 +189,7 @@ def test_capacity_counts_the_layers_from_one_slot_to_the_next() -> None:
 def test_a_parameter_that_is_used_twice_counts_once() -> None:
     shared = nn.Linear(8, 8)
     model = nn.Sequential(nn.Linear(6, 8), shared, nn.ReLU(), shared, nn.Linear(8, 8), nn.Linear(8, 2))
-    model[4].weight = shared.weight  # type: ignore[assignment]
+    model[4].weight = shared.weight
     assert capacities(model, torch.randn(4, 6), "0", "4") == [56, 72 + 8]
 
 
