@@ -44,8 +44,8 @@ def test_every_round_and_every_arm_has_a_line(shown: tuple[list[str], Path]) -> 
     assert re.match(r"round 1/2: return [+-][\d.]+, val [\d.]+ \([+-][\d.]+ against the control\), size x[\d.]+, ", rounds[0])
     assert re.search(r"[\d.]+ s a round, \d+ s left$", rounds[0])
     arms = [line for line in lines if line.startswith("examined on 2 unseen hosts, by val score: ")]
-    assert [line.count(",") for line in arms] == [1, 2, 3, 4, 5]
-    assert re.search(r"policy [\d.]+, wait [\d.]+, random [\d.]+, fixed [\d.]+, heuristic [\d.]+$", arms[-1])
+    assert [line.count(",") for line in arms] == [1, 2, 3, 4, 5, 6]
+    assert re.search(r"policy [\d.]+, policy-drawn [\d.]+, wait [\d.]+, random [\d.]+, fixed [\d.]+, heuristic [\d.]+$", arms[-1])
 
 
 def test_the_end_is_a_paired_statement_and_says_where_the_run_lies(shown: tuple[list[str], Path]) -> None:

@@ -321,6 +321,18 @@ def test_the_reported_kl_is_that_between_the_policies_before_and_after():
     assert metrics["train/kl"] > 1e-4
 
 
+def test_explained_variance_of_monte_carlo_returns_owes_nothing_to_the_critic():
+    # With lambda 0 a target is the reward and the critic's next word: one that is always wrong by the same can look good.
+    problem = KnownReturn(6)
+    made = Learner(new_policy(problem), quick(gae_lambda=0.0, gamma=1.0))
+    rollout = play(made.policy, problem, 0, EXPLORE)
+    metrics = made.update(rollout)
+    summed = torch.stack([rollout.reward[:, step:].sum(dim=1) for step in range(rollout.reward.shape[1])], dim=1)
+    expected = 1.0 - (summed - rollout.value).var() / summed.var()
+    assert metrics["train/explained_variance_monte_carlo"] == pytest.approx(expected.item(), abs=1e-4)
+    assert abs(metrics["train/explained_variance"] - expected.item()) > 0.01
+
+
 def test_padding_changes_nothing():
     problem = Sentinel(4)
     outcomes = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from esper.leyline.actions import Op
 from esper.leyline.config import load
 from esper.leyline.errors import ConfigError, EsperError, PolicyError, RunError, UnknownNameError
-from esper.leyline.events import Envelope, HostFinished, HostStarted, RoundFinished, RunStarted
+from esper.leyline.events import Decided, Envelope, HostFinished, HostStarted, RoundFinished, RunStarted
 from esper.leyline.seeds import Purpose, purpose_of
 from esper.nissa import Hub, read_events
 from esper.simic.growth.environment import Growth, Start
@@ -40,6 +42,8 @@ TINY = PPORunConfig(
     slot_width=16,
     ppo=PPOConfig(decay_updates=9, entropy_updates=9),
 )
+
+ARMS = ("policy", "policy-drawn", "wait", "random", "fixed", "heuristic")
 
 
 def keep_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,13 +108,43 @@ def test_every_host_of_the_record_can_be_told_from_every_other(whole: Path) -> N
     envelopes = list(read_events(whole / "events.jsonl"))
     started = {each.host: each.event for each in envelopes if isinstance(each.event, HostStarted)}
     ended = [each.host for each in envelopes if isinstance(each.event, HostFinished)]
-    assert len(started) == len(ended) == len(set(ended)) == 3 * 3 + 5 * 2
-    assert [host.round for host in started.values()] == [1] * 3 + [2] * 3 + [3] * 13
-    assert [host.arm for host in started.values()] == [""] * 9 + [arm for arm in PPORun.ARMS for _ in range(2)]
+    assert len(started) == len(ended) == len(set(ended)) == 3 * 3 + 6 * 2
+    assert [host.round for host in started.values()] == [1] * 3 + [2] * 3 + [3] * 15
+    assert [host.arm for host in started.values()] == [""] * 9 + [arm for arm in ARMS for _ in range(2)]
     assert all(host.seed >= 1_000_000 for host in started.values() if not host.arm)
     assert sorted({host.seed for host in started.values() if host.arm}) == [0, 1], "the examination is on hosts that nobody trained on"
     last = {each.host: each.epoch for each in envelopes if each.host is not None}
     assert set(last.values()) == {7}
+
+
+def test_the_policy_is_examined_by_its_likeliest_decisions_and_by_drawn_ones(whole: Path) -> None:
+    examination = read_summary(whole)["examination"]
+    assert tuple(examination["arms"]) == ARMS
+    assert set(examination["policy_against"]) == set(PPORun.RIVALS), "it is no rival of itself"
+    decided: dict[str, list[bool]] = {}
+    arms = {each.host: each.event.arm for each in read_events(whole / "events.jsonl") if isinstance(each.event, HostStarted)}
+    for each in read_events(whole / "events.jsonl"):
+        if isinstance(each.event, Decided) and arms[each.host].startswith("policy"):
+            chances = dict(zip(each.event.legal["op"], each.event.probabilities["op"], strict=True))
+            decided.setdefault(arms[each.host], []).append(chances[each.event.decision.op.name] == max(chances.values()))
+    assert all(decided["policy"])
+    assert not all(decided["policy-drawn"])
+    drawing = PPORun(replace(TINY, deterministic=False), Hub())
+    assert drawing.arm_names[:2] == ("policy", "policy-likeliest")
+
+
+def test_a_round_tells_rewards_by_op_and_seeds_by_blueprint(whole: Path) -> None:
+    ended = [each.event for each in read_events(whole / "events.jsonl") if isinstance(each.event, HostFinished)]
+    for number, figures in enumerate(read_summary(whole)["rounds"]):
+        hosts = ended[3 * number : 3 * number + 3]
+        seeds = Counter(seed.blueprint for host in hosts for seed in host.seeds)
+        kept = Counter(seed.blueprint for host in hosts for seed in host.seeds if seed.outcome == "fossilized")
+        for blueprint, count in seeds.items():
+            assert (figures[f"germinated/{blueprint}"], figures[f"fossilized/{blueprint}"]) == (count, kept[blueprint])
+        assert sum(value for name, value in figures.items() if name.startswith("germinated/")) == sum(host.germinated for host in hosts)
+        # Weighed by how often each op was decided, what they earned is what the hosts earned.
+        earned = sum(figures[f"actions/{op.name.lower()}"] * figures.get(f"reward_by_op/{op.name.lower()}", 0.0) for op in Op)
+        assert earned == pytest.approx(sum(host.reward for host in hosts), abs=1e-4)
 
 
 def test_a_finished_run_goes_on_for_more_rounds_and_ends_as_one_that_was_longer_from_the_start(whole: Path, tmp_path: Path) -> None:

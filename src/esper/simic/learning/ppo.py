@@ -33,7 +33,17 @@ from esper.simic.learning.optimizer import (
 )
 from esper.simic.learning.popart import follow_returns
 from esper.simic.learning.ppo_config import EntropyMultipliers, PPOConfig, PriorStrength
-from esper.simic.learning.ppo_metrics import Figures, Tally, critic_figures, flat, loss_figures, mean_of, policy_figures, regression_ceiling
+from esper.simic.learning.ppo_metrics import (
+    Figures,
+    Tally,
+    critic_figures,
+    explained_variance,
+    flat,
+    loss_figures,
+    mean_of,
+    policy_figures,
+    regression_ceiling,
+)
 from esper.simic.learning.repeated import Repeated, addresses
 from esper.simic.learning.rollout import Rollout
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch
@@ -283,6 +293,7 @@ class Learner:
             "ep_len_mean": rollout.lengths().mean(),
             **loss_figures(tally, entropy_coefficient, self.gradients.parts),
             **repeated("figures", figures_of),
+            "explained_variance_monte_carlo": explained_variance(value_before, rollout.returns(config.gamma), rollout.weight),
             "explained_variance_ceiling": regression_ceiling(rollout, advantage + rollout.value),
         }
         return flat(found)

@@ -103,7 +103,8 @@ def policy_figures(
 def critic_figures(rollout: Rollout, advantage: Tensor, value_before: Tensor, value_after: Tensor) -> Figures:
     """Compare values [hosts, steps] with the returns that were the critic's targets.
 
-    explained_variance: before the update, on a round that the critic had not seen; `regression_ceiling` is what it could be. value_std lies
+    explained_variance: before the update, on a round that the critic had not seen; `regression_ceiling` is what it could be. The targets
+    hold the critic's own values, which flatters it: explained_variance_monte_carlo, beside these, is of what was earned. value_std lies
     far below return_std where the critic predicts a constant.
     advantage_kurtosis: the excess, 0 for a normal distribution. advantage_positive: share above 0.
     """

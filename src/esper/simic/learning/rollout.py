@@ -50,6 +50,10 @@ class Rollout:
         """[hosts, steps]: generalised advantage estimates; 0 in padding. With `value` added they are the critic's targets."""
         return gae(self.reward, self.value, self.weight, gamma, gae_lambda)
 
+    def returns(self, gamma: float) -> Tensor:
+        """[hosts, steps]: what was earned from each step to the end, discounted, whatever the critic said; 0 in padding."""
+        return discounted(self.reward * self.weight, gamma)
+
     def to(self, device: torch.device) -> Rollout:
         """The same round on another device."""
         names = ("observations", "actions", "log_prob", "value", "reward", "weight", "task")

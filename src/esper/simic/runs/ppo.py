@@ -52,8 +52,8 @@ class PPORun:
     hub: takes the events. folder: the run folder, where episodes and the policy are kept; None to keep none.
     """
 
-    ARMS = ("policy", "wait", "random", "fixed", "heuristic")
-    """Who is examined at the end, in this order, on the same hosts."""
+    RIVALS = ("wait", "random", "fixed", "heuristic")
+    """Who is examined beside the policy, on the same hosts."""
 
     def __init__(self, config: PPORunConfig, hub: Hub, command: str = "", folder: Path | None = None) -> None:
         self.config, self.hub, self.command, self.folder = config, hub, command, folder
@@ -87,7 +87,12 @@ class PPORun:
     @property
     def done(self) -> bool:
         """Whether every round is played and every arm examined."""
-        return self.round >= self.config.rounds and len(self.arms) == len(self.ARMS)
+        return self.round >= self.config.rounds and len(self.arms) == len(self.arm_names)
+
+    @property
+    def arm_names(self) -> tuple[str, ...]:
+        """Who is examined at the end, in this order: the policy as the config has it decide, and the other way."""
+        return ("policy", "policy-drawn" if self.config.deterministic else "policy-likeliest", *self.RIVALS)
 
     def close(self) -> None:
         """End the workers."""
@@ -122,7 +127,12 @@ class PPORun:
     def begin(self) -> None:
         """Tell what begins, and what was learned so far."""
         config = self.config
-        sizes = {"workers": self.playing.workers, "rollout_bytes": self.buffer.nbytes, "examined": config.examined, "arms": len(self.ARMS)}
+        sizes = {
+            "workers": self.playing.workers,
+            "rollout_bytes": self.buffer.nbytes,
+            "examined": config.examined,
+            "arms": len(self.arm_names),
+        }
         about: dict[str, float | int | str] = {**sizes, **self.playing.machine()}
         task = ",".join(config.task)
         started = run_started(self.command, config, task=task, hosts=config.hosts, rounds=config.rounds, round=self.round, **about)
@@ -133,7 +143,7 @@ class PPORun:
     def run_round(self, progress: Progress | None = None) -> None:
         """One round: play and learn. After the last round, one arm of the examination."""
         if self.round >= self.config.rounds:
-            self.examine(self.ARMS[len(self.arms)], progress)
+            self.examine(self.arm_names[len(self.arms)], progress)
             return
         self.buffer.clear()
         seed = stream_seed("round", self.config.seed, self.round) % (1 << 31)
@@ -147,7 +157,7 @@ class PPORun:
         last = self.round + 1 == self.config.rounds
         self.playing.environment.expect(dict(enumerate(self.examinees() if last else self._drawn(self.round + 1))))
         rollout = self.buffer.rollout()
-        figures = {**self.learner.update(rollout.to(self.policy.device)), **round_figures(played)}
+        figures = {**self.learner.update(rollout.to(self.policy.device)), **round_figures(played), **rewards_by_op(rollout)}
         self.history.append({name: figures[name] for name in sorted(figures)})
         self.round += 1
         self.hub.emit(PolicyUpdated(update=self.round, metrics=self.history[-1]))
@@ -191,14 +201,14 @@ class PPORun:
     def examine(self, arm: str, progress: Progress | None = None) -> None:
         """Play one arm on the unseen hosts."""
         starts = self.examinees()
-        if arm == "policy":
+        decider: PolicyDecider | ControllerDecider
+        if arm in self.RIVALS:
+            decider = ControllerDecider([make(arm)] * len(starts))
+        else:
             self.policy.eval()
             seed = stream_seed("examine", self.config.seed) % (1 << 31)
-            decider: PolicyDecider | ControllerDecider = PolicyDecider(
-                self.policy, seed, deterministic=self.config.deterministic, repeated=self.acting
-            )
-        else:
-            decider = ControllerDecider([make(arm)] * len(starts))
+            likeliest = self.config.deterministic == (arm == "policy")
+            decider = PolicyDecider(self.policy, seed, deterministic=likeliest, repeated=self.acting)
         playing = Play(self.playing.environment, decider, starts, hub=self.hub, first=self._numbers(starts), round=self.round, arm=arm)
         self.arms[arm] = playing.through(progress)
         self.hub.emit(ArmExamined(arm=arm, hosts=len(starts), **self.arm_figures(arm)))
@@ -220,7 +230,7 @@ class PPORun:
         }
 
     def examination(self) -> dict[str, Any]:
-        """The policy against each other arm, paired by host, on the val score: accuracy in points minus rent, of the harvested network.
+        """The policy against each rival, paired by host, on the val score: accuracy in points minus rent, of the harvested network.
 
         A claim on the test split is for a comparison of its own.
         """
@@ -228,7 +238,7 @@ class PPORun:
         return {
             "hosts": self.config.examined,
             "arms": {arm: self.arm_figures(arm) for arm in self.arms},
-            "policy_against": {arm: asdict(paired_difference(scores["policy"], scores[arm])) for arm in scores if arm != "policy"},
+            "policy_against": {arm: asdict(paired_difference(scores["policy"], scores[arm])) for arm in scores if arm in self.RIVALS},
             "rows": [
                 {"task": start.task, "seed": start.seed, **{f"{arm}_score": scores[arm][i] for arm in scores}}
                 for i, start in enumerate(self.examinees())
@@ -303,7 +313,17 @@ def round_figures(played: Sequence[HostFinished]) -> dict[str, float]:
         figures["rollout/against_control"] = _mean(leads)
     for name in played[0].components:
         figures[f"reward/{name}"] = _mean([r.components.get(name, 0.0) for r in played])
+    seeds = [seed for r in played for seed in r.seeds]
+    for blueprint in sorted({seed.blueprint for seed in seeds}):
+        own = [seed.outcome for seed in seeds if seed.blueprint == blueprint]
+        figures |= {f"germinated/{blueprint}": float(len(own)), f"fossilized/{blueprint}": float(own.count("fossilized"))}
     return figures | {f"actions/{op.name.lower()}": float(sum(r.decisions.get(op.name, 0) for r in played)) for op in Op}
+
+
+def rewards_by_op(rollout: Rollout) -> dict[str, float]:
+    """The mean reward of the steps in which each op was decided; an op that was never decided is left out."""
+    ops = torch.where(rollout.weight > 0, rollout.actions[..., 0], -1)
+    return {f"reward_by_op/{op.name.lower()}": float(rollout.reward[ops == op].mean()) for op in Op if (ops == op).any()}
 
 
 def _mean(values: Sequence[float]) -> float:
