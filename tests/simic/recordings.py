@@ -18,7 +18,7 @@ from esper.leyline.actions import WAIT, Decision, Op
 from esper.nissa import TelemetryConfig
 from esper.simic.growth.config import ControllerRunConfig, GrowthConfig
 from esper.simic.growth.environment import Growth, Start
-from esper.simic.growth.recording import FOLDER, EpisodeRecorder
+from esper.simic.growth.recording import FOLDER, EpisodeRecorder, rules_of
 from esper.simic.runs.runner import start
 from esper.tamiyo import FixedConfig, Observation
 from esper.tolaria.storage.runs import RunFolder
@@ -68,7 +68,7 @@ def write_run(path: Path, episodes: Iterable[Sequence[tuple[Observation, Decisio
             for seen, decision, reward in episode:
                 recorder.decided(seen, decision)
                 recorder.earned(reward)
-            told = {"task": "digits", "seed": number, "controller": "made up", **about}
+            told = {"task": "digits", "seed": number, "controller": "made up", "rules": rules_of(GrowthConfig()), **about}
             recorder.save(path / FOLDER / f"host-{number:04}.safetensors", **told)
     return path
 

@@ -20,6 +20,7 @@ from esper.leyline.seeds import Purpose, purpose_of
 from esper.nissa import Hub, read_events
 from esper.simic.growth.environment import Growth, Start
 from esper.simic.growth.play import ControllerDecider, Play
+from esper.simic.growth.recording import read_episodes, rules_of
 from esper.simic.learning.ppo_config import PPOConfig
 from esper.simic.runs.ppo import PPORun
 from esper.simic.runs.ppo_config import PPORunConfig
@@ -99,7 +100,9 @@ def test_a_run_that_was_stopped_learns_the_same(whole: Path, tmp_path: Path) -> 
     events = [[each.identity() for each in read_events(run / "events.jsonl")] for run in (whole, tmp_path / "stopped")]
     assert events[0] == events[1]
     assert (whole / "policy.safetensors").is_file()
-    assert len(list((tmp_path / "stopped" / "episodes").iterdir())) == TINY.rounds * TINY.hosts
+    episodes, _ = read_episodes([tmp_path / "stopped"])
+    assert len(episodes) == TINY.rounds * TINY.hosts
+    assert all(episode.about["rules"] == rules_of(TINY) for episode in episodes)
     with pytest.raises(RunError, match="finished"):
         resume(whole)
 

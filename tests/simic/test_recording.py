@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 from pathlib import Path
 
@@ -10,11 +11,16 @@ import pytest
 import torch
 
 from esper.leyline.actions import WAIT, Decision, Op
+from esper.leyline.config import load
 from esper.leyline.errors import ConfigError, RunError
-from esper.simic.growth.recording import FOLDER, EpisodeRecorder, read_episodes, write_episode
+from esper.leyline.reports import GateConfig
+from esper.simic.growth.config import ControllerRunConfig, GrowthConfig
+from esper.simic.growth.recording import FOLDER, EpisodeRecorder, read_episodes, rules_of, write_episode
 from esper.simic.learning.dataset import EpisodeDataset, allowed, read_dataset, split, stack
+from esper.simic.rewards import RewardConfig
 from esper.tamiyo import Observation
 from esper.tamiyo.policy.batch import HEADS
+from esper.tolaria.training.config import TrainingConfig
 from tests.simic.recordings import first_observation, germinate, place, record, rewrite, summary_of, waiting, write_run
 
 
@@ -147,6 +153,27 @@ def test_episodes_with_different_blueprints_are_refused(tmp_path: Path) -> None:
     rewrite(run / FOLDER / "host-0001.safetensors", lambda _, metadata: metadata.update(blueprints='["other"]'))
     with pytest.raises(RunError, match="other blueprints"):
         read_dataset([run])
+
+
+def test_runs_of_other_rules_are_not_mixed(tmp_path: Path) -> None:
+    usual = write_run(tmp_path / "usual", waiting())
+    settings = {"control": False, "reward": RewardConfig(scale=20.0), "training": TrainingConfig(gates=GateConfig.permissive())}
+    other = write_run(tmp_path / "other", waiting(), rules=rules_of(GrowthConfig(**settings)))
+    told = (
+        f"{other} was recorded under other rules than {usual}: control False instead of True, gates.strict False instead of True, "
+        "reward.scale 20.0 instead of 40.0; learn from one of them, or record it again"
+    )
+    with pytest.raises(RunError, match=re.escape(told)):
+        read_dataset([usual, other])
+    same = write_run(tmp_path / "same", waiting(), rules=rules_of(GrowthConfig(epochs=3, member="family")))
+    assert len(read_dataset([usual, same])[0]) == 4, "hosts may differ"
+
+
+def test_real_runs_say_their_rules(run: Path) -> None:
+    (episode, *_), _ = read_episodes([run])
+    config = load(ControllerRunConfig, run / "config.toml")
+    assert episode.about["rules"] == rules_of(config)
+    assert episode.about["rules"]["control"] is False
 
 
 @pytest.mark.parametrize(

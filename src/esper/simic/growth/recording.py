@@ -6,6 +6,7 @@ ended as metadata.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,15 +20,26 @@ import torch
 from torch import Tensor
 
 from esper.leyline.actions import Decision
+from esper.leyline.config import to_mapping
 from esper.leyline.errors import RunError, in_a_line
 from esper.leyline.files import replace_file
 from esper.leyline.observation import OBSERVATION
 from esper.nissa import Hub
+from esper.simic.growth.config import GrowthConfig
 from esper.tamiyo import Observation
 from esper.tamiyo.policy.batch import ObservationBatch
 
 FOLDER = "episodes"
 """Where a run keeps them."""
+
+
+def rules_of(config: GrowthConfig) -> dict[str, Any]:
+    """What earned and what was allowed in the episodes of a run, for their `about`: episodes of other rules are not to be mixed.
+
+    hash: of all the rest, which is for people. control: whether there was a twin, which the reward is then taken against.
+    """
+    rules = {"control": config.control, "reward": to_mapping(config.reward), "gates": to_mapping(config.training.gates)}
+    return {"hash": hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()[:12], **rules}
 
 
 class EpisodeRecorder:

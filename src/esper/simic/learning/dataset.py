@@ -16,6 +16,7 @@ from torch import Tensor
 
 from esper.leyline.actions import Head, Op, matters
 from esper.leyline.errors import ConfigError, RunError
+from esper.nissa.trackers.tracker import flattened
 from esper.simic.growth.recording import RecordedEpisode, read_episodes
 from esper.simic.learning.rollout import discounted
 from esper.tamiyo.observe.masks import HEAD_VALUES
@@ -23,7 +24,7 @@ from esper.tamiyo.policy.batch import HEADS, ObservationBatch
 from esper.tolaria.data.streams import generator
 from esper.tolaria.storage.runs import read_run
 
-SOURCES = ("task", "seed", "controller")
+SOURCES = ("task", "seed", "controller", "rules")
 """What has to be known of every episode."""
 
 
@@ -108,6 +109,7 @@ def read_dataset(runs: Sequence[Path]) -> tuple[EpisodeDataset, tuple[str, ...]]
         found, blueprints = read_episodes([run], blueprints)
         for number, episode in enumerate(found):
             _check(episode, len(blueprints), f"{run}: recorded episode {number}")
+            _check_rules((run, episode), (runs[0], (episodes or found)[0]))
         episodes += found
     assert blueprints is not None
     return stack(episodes, len(blueprints)), blueprints
@@ -131,6 +133,16 @@ def _check(episode: RecordedEpisode, blueprints: int, where: str) -> None:
     for name in SOURCES:
         if name not in episode.about:
             raise RunError(f"{where} does not say its {name}; expected {', '.join(SOURCES)}")
+
+
+def _check_rules(one: tuple[Path, RecordedEpisode], first: tuple[Path, RecordedEpisode]) -> None:
+    """Raise RunError for episodes that were rewarded, or allowed to act, in different ways: their returns mean different things."""
+    (run, rules), (usual_run, usual) = ((path, episode.about["rules"]) for path, episode in (one, first))
+    if rules["hash"] != usual["hash"]:
+        found, expected = dict(flattened(rules)), dict(flattened(usual))
+        names = [name for name in sorted(found.keys() | expected.keys()) if name != "hash" and found.get(name) != expected.get(name)]
+        told = ", ".join(f"{name} {found.get(name)} instead of {expected.get(name)}" for name in names)
+        raise RunError(f"{run} was recorded under other rules than {usual_run}: {told}; learn from one of them, or record it again")
 
 
 def stack(episodes: Sequence[RecordedEpisode], blueprints: int) -> EpisodeDataset:

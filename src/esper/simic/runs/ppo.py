@@ -23,7 +23,7 @@ from esper.nissa import Hub
 from esper.simic.growth.deciding import policy_for
 from esper.simic.growth.environment import Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
-from esper.simic.growth.recording import FOLDER, going_on, write_episode
+from esper.simic.growth.recording import FOLDER, going_on, rules_of, write_episode
 from esper.simic.growth.sizes import longest_budget, most_slots
 from esper.simic.learning.policy_decider import PolicyDecider
 from esper.simic.learning.ppo import Learner
@@ -169,7 +169,7 @@ class PPORun:
                         self.folder / FOLDER / f"round-{self.round:04}-host-{row:04}.safetensors",
                         episode_tensors(rollout, row, len(playing.started[row].slots)),
                         self.policy.config.blueprints,
-                        {"task": start.task, "seed": start.seed, "controller": "ppo", "final": final},
+                        {"task": start.task, "seed": start.seed, "controller": "ppo", "rules": rules_of(self.config), "final": final},
                     )
 
     def _numbers(self, starts: Sequence[Start]) -> int:
