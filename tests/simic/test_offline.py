@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,17 @@ from torch import Tensor
 from esper.leyline.actions import WAIT, Decision, Head, Op
 from esper.nissa import Hub
 from esper.simic.growth.recording import EpisodeRecorder, read_episodes
-from esper.simic.learning.dataset import EpisodeDataset, stack
-from esper.simic.learning.offline import ImplicitQLearning, QNetwork, TwinQ, advantage_weights, expectile_loss, follow
+from esper.simic.learning.dataset import EpisodeDataset, read_dataset, split, stack
+from esper.simic.learning.imitation import weighted_negative_log_likelihood
+from esper.simic.learning.offline import (
+    ImplicitQLearning,
+    QNetwork,
+    TwinQ,
+    advantage_weights,
+    expectile_loss,
+    follow,
+    held_out_preference,
+)
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.runs.offline import OfflineRun
 from esper.tamiyo import Observation
@@ -191,6 +201,55 @@ def test_values_first_learn_the_recorded_returns(problem: Path) -> None:
         value = study.policy.value_head.denormalise(study.policy.normalised_values(dataset.observations))
     at_start = float(value[:, 0].mean())
     assert at_start == pytest.approx(float(dataset.returns(0.995)[:, 0].mean()), abs=0.08)
+
+
+def test_what_turned_out_well_on_held_out_hosts_counts_for_more(problem: Path) -> None:
+    config = iql(problem, held_out=0.5, beta=3.0)
+    recorded, _ = read_dataset([problem])
+    dataset, held_out = split(recorded, config.held_out, config.seed)
+    found = held_out_preference(dataset, held_out, config)
+    at_start, returns = found[:, 0], held_out.returns(config.gamma)[:, 0]
+    best, wasted, plain = (at_start[(returns - value).abs() < 0.01] for value in (0.995, 0.0, 0.995 * 0.4))
+    # What is expected at the start is some 0.37, with a std of some 0.35: the best plan lies 1.8 above, a wasted one 1.1 below.
+    assert best.min() > 30.0
+    assert wasted.max() < 0.1
+    assert 0.5 < plain.min() <= plain.max() < 3.0
+    assert torch.equal(held_out_preference(dataset, held_out, replace(config, beta=0.0)), held_out.choices())
+
+
+def test_it_ends_when_held_out_hosts_gain_nothing_more_and_keeps_what_did_best(tmp_path: Path) -> None:
+    # Decisions and rewards at random: all that more epochs bring is to learn the recorded ones by heart.
+    draws = torch.rand(16, 4, 2, generator=torch.Generator().manual_seed(1)).tolist()
+    episodes = [[(place(step), germinate() if act > 0.5 else WAIT, reward) for step, (act, reward) in enumerate(row)] for row in draws]
+    run = write_run(tmp_path / "run", episodes)
+    study = studied(OfflineRun(iql(run, epochs=400, patience=5, warmup=3, batch=8), Hub(), folder=tmp_path))
+    assert study.round < 100
+    best = {name: min(figures[f"held_out/{name}"] for figures in study.history) for name in ("awr_loss", "value_error")}
+    assert best["awr_loss"] < study.history[-1]["held_out/awr_loss"]
+    study.end()
+    found = study.student.judge()
+    assert {name: found[name] for name in best} == pytest.approx(best, rel=1e-5)
+
+
+def test_it_does_not_end_while_values_warm_up(problem: Path) -> None:
+    study = OfflineRun(iql(problem, epochs=12, warmup=10, patience=1, learning_rate=0.0), Hub())
+    assert studied(study).round == 11
+
+
+def test_what_is_kept_decides_better_than_a_clone_by_what_came_of_decisions_on_hosts_unseen(problem: Path, tmp_path: Path) -> None:
+    learned = studied(OfflineRun(iql(problem, held_out=0.3), Hub()))
+    cloned = studied(OfflineRun(BCConfig(runs=(problem,), epochs=30, balance=0.0, held_out=0.3, batch=32, **SMALL), Hub()))
+    for study in (learned, cloned):
+        study.student.conclude()
+    student = learned.student
+    assert isinstance(student, ImplicitQLearning)
+    losses = {}
+    for name, study in (("iql", learned), ("bc", cloned)):
+        with torch.no_grad():
+            log_prob = study.policy.replay(student.held_out.observations).score(student.held_out.actions).log_prob
+        losses[name] = float(weighted_negative_log_likelihood(log_prob, student.preference))
+    assert losses["iql"] < 0.7 * losses["bc"]
+    assert plan(learned, tmp_path) == (Op.GERMINATE, Op.GERMINATE)
 
 
 def test_only_recorded_actions_are_ever_valued(problem: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from esper.leyline.actions import Op
 from esper.simic.learning.dataset import EpisodeDataset
+from esper.simic.learning.early_stopping import EarlyStopping
 from esper.simic.learning.offline_config import BCConfig
 from esper.simic.learning.optimizer import make_optimizer, minimise
 from esper.simic.learning.popart import follow_returns
@@ -85,16 +86,12 @@ class BehaviourCloning:
         self.optimizer = make_optimizer(policy.parameter_groups(config.weight_decay), config.learning_rate)
         self.op_weights = op_weights(dataset.actions[..., 0], dataset.choices(), config.balance)
         follow_returns(policy.value_head, dataset.returns(config.gamma), dataset.weight, rate=1.0)
-        self.waited = 0
-        self.best = {"actor": math.inf, "critic": math.inf}
-        """Lowest loss of each on the held-out hosts."""
-        self.kept = {name: value.clone() for name, value in policy.state_dict().items()}
-        """Actor and critic as they were then."""
+        self.stopping = EarlyStopping(policy, config.patience)
 
     @property
     def finished(self) -> bool:
         """Whether neither actor nor critic got better for long enough."""
-        return self.waited >= self.config.patience
+        return self.stopping.finished
 
     def learn(self, order: Tensor, number: int) -> dict[str, float]:
         """One epoch over the episodes in this order, int64 [episodes]; `number` counts epochs from 0. Returns its mean losses."""
@@ -111,15 +108,9 @@ class BehaviourCloning:
         """How it does on the held-out hosts; what does best there is kept."""
         with torch.no_grad():
             imitation, value = self._losses(self.held_out)
-        losses = {"actor": float(imitation), "critic": float(value)}
-        better = [part for part, loss in losses.items() if loss < self.best[part]]
-        for part in better:
-            self.best[part] = losses[part]
-            own = ("actor.", "heads.") if part == "actor" else ("critic.", "value_head.")
-            self.kept |= {name: each.clone() for name, each in self.policy.state_dict().items() if name.startswith(own)}
-        self.waited = 0 if better else self.waited + 1
+        self.stopping.look(actor=float(imitation), critic=float(value))
         figures = agreement(self.policy, self.held_out, self.config.gamma)
-        return {"imitation_loss": losses["actor"], "value_loss": losses["critic"], **figures}
+        return {"imitation_loss": float(imitation), "value_loss": float(value), **figures}
 
     def _losses(self, batch: EpisodeDataset) -> tuple[Tensor, Tensor]:
         """Scalars: what the actor has to lower, and what the critic has to."""
@@ -131,13 +122,13 @@ class BehaviourCloning:
 
     def conclude(self) -> None:
         """Leave the policy as it was when it did best."""
-        self.policy.load_state_dict(self.kept)
+        self.stopping.restore()
 
     def state(self) -> dict[str, Any]:
         """Everything besides the policy, as a checkpoint can hold it."""
-        return {"optimizer": self.optimizer.state_dict(), "waited": self.waited, "best": dict(self.best), "kept": dict(self.kept)}
+        return {"optimizer": self.optimizer.state_dict(), "stopping": self.stopping.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, exactly."""
         self.optimizer.load_state_dict(state["optimizer"])
-        self.waited, self.best, self.kept = state["waited"], dict(state["best"]), dict(state["kept"])
+        self.stopping.load_state(state["stopping"])

@@ -4,6 +4,9 @@ Q(s, a) learns what a recorded action earned and what its successor is worth; V(
 recorded in such states, which leans towards the better ones; and the policy imitates what was recorded, each action by
 exp(beta * (Q - V)). Good parts of different mediocre episodes are so put together, and no action is ever valued that was not recorded.
 
+With every epoch Q knows the recorded episodes better by heart, its advantages say less about any other, and what is left is imitation. So
+the policy is kept as it was when it did best on held-out hosts, by yardsticks that stay the same while Q and V move.
+
 V is the policy's own critic, so that PPO can go on from it. All values are normalised by mean and standard deviation of the returns:
 beta is per standard deviation, whatever the reward's scale.
 """
@@ -19,11 +22,12 @@ from torch import Tensor, nn
 
 from esper.leyline.actions import HEADS_FOR_OP, Head, Op
 from esper.simic.learning.dataset import EpisodeDataset
+from esper.simic.learning.early_stopping import EarlyStopping
 from esper.simic.learning.imitation import agreement, weighted_negative_log_likelihood
 from esper.simic.learning.offline_config import IQLConfig
 from esper.simic.learning.optimizer import make_optimizer, minimise
-from esper.simic.learning.popart import follow_returns
-from esper.simic.learning.ppo_metrics import mean_of
+from esper.simic.learning.popart import MIN_STD, follow_returns
+from esper.simic.learning.ppo_metrics import mean_of, moments, ridge_returns
 from esper.simic.learning.rollout import td_targets
 from esper.tamiyo.observe.masks import HEAD_VALUES
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch
@@ -48,6 +52,19 @@ def expectile_loss(difference: Tensor, expectile: float) -> Tensor:
 def advantage_weights(advantage: Tensor, beta: float, limit: float) -> Tensor:
     """exp(beta * advantage), at most `limit`: how much an action is worth imitating."""
     return (beta * advantage).exp().clamp(max=limit)
+
+
+def held_out_preference(dataset: EpisodeDataset, held_out: EpisodeDataset, config: IQLConfig) -> Tensor:
+    """[episodes, steps]: what each decision on the held-out hosts is worth, by what was earned after it.
+
+    As in advantage-weighted regression: exp(beta * advantage), where the advantage is the return beyond what a linear regression on the
+    other hosts expects, in standard deviations of returns; 0 where there was no choice. It owes nothing to what is learned here, so that
+    epochs can be compared by it.
+    """
+    returns, earned = dataset.returns(config.gamma), held_out.returns(config.gamma)
+    expected = ridge_returns(dataset.observations, returns, dataset.weight, held_out.observations)
+    std = moments(returns, dataset.weight)["std"].clamp(min=MIN_STD)
+    return (held_out.choices() * advantage_weights((earned - expected) / std, config.beta, config.weight_limit)).to(earned.dtype)
 
 
 @torch.no_grad()
@@ -120,13 +137,15 @@ class ImplicitQLearning:
         critic = {"name": "q", "params": list(self.q.parameters()), "weight_decay": config.weight_decay}
         self.optimizer = make_optimizer([*policy.parameter_groups(config.weight_decay), critic], config.learning_rate)
         follow_returns(policy.value_head, dataset.returns(config.gamma), dataset.weight, rate=1.0)
+        self.preference = held_out_preference(dataset, held_out, config)
+        self.stopping = EarlyStopping(policy, config.patience)
         self.warming = config.warmup > 0
         """Whether values still learn the recorded returns themselves."""
 
     @property
     def finished(self) -> bool:
-        """Never before its time: no held-out figure says when an offline policy is at its best."""
-        return False
+        """Whether neither actor nor critic got better for long enough; never while values warm up."""
+        return self.stopping.finished
 
     def learn(self, order: Tensor, number: int) -> dict[str, float]:
         """One epoch over the episodes in this order, int64 [episodes]; `number` counts epochs from 0. Returns the mean figures."""
@@ -171,22 +190,39 @@ class ImplicitQLearning:
         }
         return losses, figures
 
+    @torch.no_grad()
     def judge(self) -> dict[str, float]:
-        """How it does on the held-out hosts."""
-        with torch.no_grad():
-            losses, figures = self._losses(self.held_out)
-        found = {name: float(value) for name, value in {**losses, **figures}.items()}
-        return {**found, **agreement(self.policy, self.held_out, self.config.gamma)}
+        """How it does on the held-out hosts; what does best there is kept.
+
+        awr_loss: minus the log-probability of what was decided there, by `held_out_preference`: what the actor is kept by. value_error:
+        the std of what was earned there minus the critic's value, in those of returns: what the critic is kept by.
+        """
+        held_out, head = self.held_out, self.policy.value_head
+        losses, figures = self._losses(held_out)
+        log_prob = self.policy.replay(held_out.observations).score(held_out.actions).log_prob
+        error = head.normalise(held_out.returns(self.config.gamma)) - self.policy.normalised_values(held_out.observations)
+        kept_by = {
+            "awr_loss": weighted_negative_log_likelihood(log_prob, self.preference),
+            "value_error": moments(error, held_out.weight)["std"],
+        }
+        found = {name: float(value) for name, value in {**losses, **figures, **kept_by}.items()}
+        self.stopping.look(actor=found["awr_loss"], critic=found["value_error"])
+        if self.warming:
+            self.stopping.waited = 0
+        return {**found, **agreement(self.policy, held_out, self.config.gamma)}
 
     def conclude(self) -> None:
-        """The policy is what it is after the last epoch."""
+        """Leave the policy as it was when it did best."""
+        self.stopping.restore()
 
     def state(self) -> dict[str, Any]:
         """Everything besides the policy, as a checkpoint can hold it."""
-        return {"optimizer": self.optimizer.state_dict(), "q": self.q.state_dict(), "slow_q": self.slow_q.state_dict()}
+        networks = {"q": self.q.state_dict(), "slow_q": self.slow_q.state_dict()}
+        return {"optimizer": self.optimizer.state_dict(), **networks, "stopping": self.stopping.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, exactly."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.q.load_state_dict(state["q"])
         self.slow_q.load_state_dict(state["slow_q"])
+        self.stopping.load_state(state["stopping"])

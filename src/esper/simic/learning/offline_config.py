@@ -21,7 +21,9 @@ class StudyConfig:
     batch: Size = 8
     """Whole episodes in one step of the optimiser."""
     held_out: Annotated[float, Range(0.01, 0.9)] = 0.2
-    """Share of the recorded hosts that nothing is learned from, to measure agreement on; at least one."""
+    """Share of the recorded hosts that nothing is learned from, to measure agreement and to end by; at least one."""
+    patience: Count = 30
+    """Epochs without a better result on the held-out hosts after which it ends."""
     gamma: Share = 0.995
     """Discount of the reward, per step."""
     learning_rate: NonNegative = 1e-3
@@ -50,8 +52,6 @@ class BCConfig(StudyConfig):
     kind: Literal["bc"] = "bc"
     epochs: Count = 200
     """Most epochs over the recorded episodes."""
-    patience: Count = 30
-    """Epochs without a better result on the held-out hosts after which it ends."""
     balance: Share = 0.5
     """How much rare ops count: 0 each step the same, 1 each op the same in all, however rare. Most recorded decisions are WAIT."""
 
@@ -65,7 +65,7 @@ class IQLConfig(StudyConfig):
 
     kind: Literal["iql"] = "iql"
     epochs: Count = 200
-    """Epochs over the recorded episodes."""
+    """Most epochs over the recorded episodes."""
     warmup: NonNegativeInt = 20
     """First epochs, in which values learn the recorded returns themselves; from there on they look for better ones."""
     expectile: Annotated[float, Range(0.5, 0.999)] = 0.7

@@ -176,6 +176,11 @@ def regression_ceiling(rollout: Rollout, returns: Tensor) -> Figure:
     return torch.stack([explained_variance(each, returns, weight) for each in predicted]).max()
 
 
+def ridge_returns(seen: ObservationBatch, returns: Tensor, weight: Tensor, wanted: ObservationBatch) -> Tensor:
+    """float64 [hosts, steps]: the returns at what is `wanted`, by a ridge regression on what was `seen` and what came of it."""
+    return _ridge(_features(seen), returns.double(), weight.double(), _features(wanted))[len(RIDGES) // 2]
+
+
 def _features(batch: ObservationBatch) -> Tensor:
     """[hosts, steps, values]: the host's fields, and mean and largest of each field of its slots."""
     there = batch.exists.unsqueeze(-1)
