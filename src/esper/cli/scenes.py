@@ -20,6 +20,7 @@ from esper.leyline.events import (
     StageChanged,
 )
 from esper.leyline.stages import Stage
+from esper.simic.runs.resuming import PRACTICE
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -42,7 +43,7 @@ STAGE_COLOURS: dict[Stage, str] = {
 }
 HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
 OPS = ("wait", "germinate", "advance", "fossilize", "prune", "set_alpha_target")
-METHOD_WORDS = {"bc": "behaviour cloning", "iql": "implicit Q-learning"}
+METHOD_WORDS = {"learn": "PPO", "expert": "forked search", "bc": "behaviour cloning", "iql": "implicit Q-learning"}
 
 
 def scene_of(started: RunStarted) -> Scene:
@@ -50,7 +51,7 @@ def scene_of(started: RunStarted) -> Scene:
     kinds: dict[str, type[Scene]] = {
         "run": HostsScene,
         "gardener": HostsScene,
-        "learn": LearningScene,
+        **dict.fromkeys(PRACTICE, LearningScene),
         "compare": ComparisonScene,
         "headroom": PlansScene,
         "tune": SearchScene,
@@ -186,7 +187,9 @@ class LearningScene(Scene):
         about, started = self.started.about, self.started
         processes = f"{about['workers']} processes" if int(about["workers"]) > 1 else "one process"
         memory = f"{float(about['rollout_bytes']) / 1e6:.1f} MB of rollouts"
-        learning = f"PPO on {started.task.replace(',', ', ')}: {started.rounds} rounds of {started.hosts} hosts in {processes}, {memory}"
+        forks = f" and {about['forks']} forks" if "forks" in about else ""
+        where = f"{started.task.replace(',', ', ')}: {started.rounds} rounds of {started.hosts} hosts{forks}"
+        learning = f"{METHOD_WORDS[started.method]} on {where} in {processes}, {memory}"
         return learning + self.machine()
 
     def see(self, envelope: Envelope) -> str | None:
@@ -208,6 +211,8 @@ class LearningScene(Scene):
             parts.append(f"explained variance {figures['train/explained_variance']:.2f}")
         if "train/entropy/op" in figures:
             parts.append(f"op entropy {figures['train/entropy/op']:.2f}")
+        if "search/gain" in figures:
+            parts.append(f"gain on held-out hosts {figures['search/gain']:+.2f} of {figures['search/best']:.2f}")
         return ", ".join(parts)
 
     def rewards(self, envelope: Envelope) -> str | None:

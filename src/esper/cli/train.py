@@ -52,6 +52,14 @@ METHODS: dict[str, Method] = {
   esper train ppo --rounds 100 --hosts 32       more practice
   esper train ppo --from-policy policy.safetensors""",
     ),
+    "expert": Method(
+        "teach a policy by forked search: try other decisions on the same hosts, prefer what paid (expert iteration)",
+        "esper.simic.runs.expert_config:ExpertRunConfig",
+        """\
+  esper train expert                            a policy for the family of digits hosts
+  esper train expert --hosts 64 --rounds 40     more practice
+  esper train expert --alternatives 8           more tries at every moment that is searched""",
+    ),
     "bc": Method(
         "teach a policy to decide as recorded runs did, e.g. those of the heuristic",
         "esper.simic.learning.offline_config:BCConfig",

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from esper.leyline.config import Count, NonNegativeInt, Range, Share, check_ranges
 from esper.leyline.errors import ConfigError
 from esper.simic.growth.config import GrowthConfig
-from esper.simic.runs.ppo_config import permissive
+from esper.simic.runs.practice_config import permissive
 from esper.tolaria.training.config import TrainingConfig
 
 FIRST_SEED = 200_000

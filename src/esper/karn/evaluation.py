@@ -29,13 +29,13 @@ from esper.leyline.events import HostStarted
 from esper.leyline.score import score
 from esper.leyline.seeds import Purpose, require
 from esper.nissa import EVERYTHING, Hub
+from esper.simic.growth.config import processes
 from esper.simic.growth.environment import Environment, Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
 from esper.simic.growth.workers import environment
 from esper.simic.learning.policy_decider import PolicyDecider
 from esper.simic.learning.rollout import Rollout, RolloutBuffer, discounted
 from esper.simic.plugins import load_plugins
-from esper.simic.runs.ppo_config import processes
 from esper.tamiyo.policy.policy import Policy
 from esper.tolaria.data.streams import stream_seed
 from esper.tolaria.tasks import get as get_task

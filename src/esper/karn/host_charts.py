@@ -12,6 +12,7 @@ from esper.karn.charts.style import STAGES
 from esper.karn.record import Record
 from esper.karn.views.hosts import course_of, courses, grown, host_rows, latest_play, started, twins
 from esper.karn.views.overview import method_of
+from esper.simic.runs.resuming import PRACTICE
 
 LANES = 40
 """Lanes that a chart of lives has room for."""
@@ -26,7 +27,7 @@ BY_EPOCH = ("run", "gardener")
 def accuracy(record: Record) -> Chart | None:
     """Val accuracy by epoch beside the control's; of a policy that learns, by round; of one that imitates, how often it agrees."""
     method = method_of(record)
-    if method == "learn":
+    if method in PRACTICE:
         return _played(record)
     if method in ("bc", "iql"):
         shown = {"accuracy/op": "op", "accuracy/decision": "whole decision", "accuracy/acts": "where it acted", "waiting": "always waiting"}
@@ -58,7 +59,7 @@ def accuracy(record: Record) -> Chart | None:
 
 def growth(record: Record) -> Chart | None:
     """How much larger hosts become: by epoch, or by round where a policy learns."""
-    if method_of(record) == "learn":
+    if method_of(record) in PRACTICE:
         return by_round(record, "Size of the networks that were grown", SIZE, {"rollout/growth": "size"})
     if method_of(record) not in BY_EPOCH:
         return None

@@ -22,6 +22,7 @@ SHOWN_FLAGS = 40
 WHAT = {
     "run": "hosts under a controller",
     "learn": "a policy that learns by playing (PPO)",
+    "expert": "a policy that learns by forked search (expert iteration)",
     "bc": "a policy that imitates recorded runs",
     "iql": "a policy that learns offline from recorded runs (implicit Q-learning)",
     "compare": "a comparison of policies and baselines on the same unseen hosts",

@@ -18,6 +18,8 @@ from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.learning.ppo_config import PPOConfig
 from esper.simic.runs.compare_config import TABLES, from_table
 from esper.simic.runs.configs import Config, read_config
+from esper.simic.runs.expert import ExpertRun
+from esper.simic.runs.expert_config import ExpertRunConfig
 from esper.simic.runs.ppo import PPORun
 from esper.simic.runs.ppo_config import PPORunConfig
 from esper.tamiyo import CONTROLLERS, Controller
@@ -93,12 +95,12 @@ def _of_run(path: Path, config: EvaluateConfig) -> list[Subject]:
     """The policy of a run; when they are asked for, those of its checkpoints instead, the last of which is the same."""
     run = read_run(path)
     known = read_config(path / "config.toml")
-    if not isinstance(known, PPORunConfig | BCConfig | IQLConfig):
+    if not isinstance(known, PPORunConfig | ExpertRunConfig | BCConfig | IQLConfig):
         raise RunError(f"{path} holds no policy: its hosts grew under a controller; name that controller instead")
     name = path.resolve().name
     if config.checkpoints:
-        if not isinstance(known, PPORunConfig):
-            raise RunError(f"{path} was not taught by PPO; --checkpoints is for runs of esper train ppo")
+        if not isinstance(known, PPORunConfig | ExpertRunConfig):
+            raise RunError(f"{path} was taught from recordings; --checkpoints is for runs of esper train ppo and esper train expert")
         found = _checkpoints(CheckpointStore(path / "checkpoints", run=run.id), known, name, config)
         if not found:
             raise RunError(f"{path} has no checkpoint; without --checkpoints its policy is evaluated, once it is finished")
@@ -108,12 +110,13 @@ def _of_run(path: Path, config: EvaluateConfig) -> list[Subject]:
     return [_subject(name, policy_from_file(path / POLICY_FILE), config, known)]
 
 
-def _checkpoints(store: CheckpointStore, known: PPORunConfig, name: str, config: EvaluateConfig) -> list[Subject]:
+def _checkpoints(store: CheckpointStore, known: PPORunConfig | ExpertRunConfig, name: str, config: EvaluateConfig) -> list[Subject]:
     """What a run had learned at each checkpoint that it keeps."""
     found = []
     for step in store.steps():
         work: dict[str, Any] = store.load(step)["work"]
-        run = PPORun(replace(known, device="cpu", devices=()), Hub())
+        here = replace(known, device="cpu", devices=())
+        run = PPORun(here, Hub()) if isinstance(here, PPORunConfig) else ExpertRun(here, Hub())
         run.learner.load_state(work["learner"])
         subject = _subject(f"{name} round {work['round']}", run.policy, config, known)
         found.append(replace(subject, course=tuple(work["history"])))
@@ -127,6 +130,8 @@ def _subject(name: str, policy: Policy, config: EvaluateConfig, known: Config | 
     if isinstance(known, PPORunConfig):
         gamma, gae_lambda = known.ppo.gamma, known.ppo.gae_lambda
         remarks = _otherwise(known, config)
+    elif isinstance(known, ExpertRunConfig):
+        gamma, remarks = known.expert.gamma, _otherwise(known, config)
     elif isinstance(known, BCConfig | IQLConfig):
         gamma = known.gamma
     usual = PPOConfig()

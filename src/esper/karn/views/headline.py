@@ -21,6 +21,7 @@ from esper.karn.views.search_figures import (
     swept_figures,
 )
 from esper.leyline.errors import RunError
+from esper.simic.runs.resuming import PRACTICE
 
 Curve = tuple[list[float], str]
 """A small curve, and what it shows."""
@@ -54,7 +55,7 @@ def _figures(record: Record, method: str) -> list[Figure]:
     if "history" in summary:
         return gardened_figures(summary["history"])
     running: dict[str, Callable[[Record], list[Figure]]] = {
-        "learn": learning_figures,
+        **dict.fromkeys(PRACTICE, learning_figures),
         "bc": passes_figures,
         "iql": passes_figures,
         "headroom": plans_figures,
@@ -66,7 +67,7 @@ def _figures(record: Record, method: str) -> list[Figure]:
 
 def curve(record: Record, method: str) -> Curve:
     """The small curve of a run of that kind."""
-    if method == "learn":
+    if method in PRACTICE:
         return metric(record, RETURN), "return by round"
     if method in ("bc", "iql"):
         return metric(record, "held_out/log_likelihood"), "held-out log-likelihood by pass"

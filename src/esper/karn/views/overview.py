@@ -11,7 +11,7 @@ from esper.karn.views.figures import Figure
 from esper.karn.views.headline import curve, headline
 from esper.karn.views.plain import view
 from esper.leyline.errors import RunError
-from esper.simic.runs.resuming import resume_command
+from esper.simic.runs.resuming import PRACTICE, resume_command
 
 UNITS = {"run": "epoch", "gardener": "epoch", "bc": "pass", "iql": "pass", "sweep": "point"}
 """What a round of each kind of run is called; of the others, a round."""
@@ -83,7 +83,7 @@ def progress(record: Record) -> dict[str, Any]:
     method, begun, last = method_of(record), record.last("run_started"), record.last("round_finished")
     done = last["round"] if last else 0
     total = last["rounds"] if last else begun["rounds"] if begun else 0
-    if method == "learn" and isinstance(record.config.get("rounds"), int):
+    if method in PRACTICE and isinstance(record.config.get("rounds"), int):
         total = record.config["rounds"]  # a run may go on for longer than it was begun for
     newest = record.at([len(record) - 1])
     finished = record.info.status == "finished"
@@ -112,7 +112,7 @@ def _rounds(record: Record) -> int:
 
 def _share(record: Record, method: str, done: int, total: int) -> float:
     about = (record.last("run_started") or {}).get("about", {})
-    if method == "learn" and "arms" in about and "examined" in about:
+    if method in PRACTICE and "arms" in about and "examined" in about:
         hosts = record.last("run_started")["hosts"]  # type: ignore[index]
         each = int(about["examined"]) / hosts
         return min(1.0, (done + each * record.count("arm_examined")) / (total + ceil(int(about["arms"]) * each)))

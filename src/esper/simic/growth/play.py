@@ -68,6 +68,7 @@ class Play:
     hub: takes the events. first: the number of the first host in the record; the others follow.
     recorders: by place, of the hosts whose episodes are kept for imitation and offline learning.
     round, arm: of which round of the run, and of which arm of an examination; told with every host.
+    recorded: how many of the hosts the record tells of, the first ones; None for all.
     """
 
     def __init__(
@@ -81,8 +82,10 @@ class Play:
         recorders: Mapping[int, EpisodeRecorder] | None = None,
         round: int = 0,
         arm: str = "",
+        recorded: int | None = None,
     ) -> None:
         self.environment, self.decider, self.first, self.round = environment, decider, first, round
+        self.recorded = len(starts) if recorded is None else recorded
         self.hub, self.recorders = hub or Hub(), recorders or {}
         started = environment.begin(dict(enumerate(starts)))
         names = decider.begin(started)
@@ -159,8 +162,12 @@ class Play:
         if not self.hub.on:
             return
         if self.hub.details(self.round, 0):
-            self.hub.emit(hosts_trained({self.first + place: each.report for place, each in seen.items()}), epoch=self.epoch)
+            reports = {self.first + place: each.report for place, each in seen.items() if place < self.recorded}
+            if reports:
+                self.hub.emit(hosts_trained(reports), epoch=self.epoch)
         for place, each in acted.items():
+            if place >= self.recorded:
+                continue
             before, after = trained[place].events, each.events
             if self._details(place):
                 thought = self.decider.thought(place)
@@ -173,10 +180,12 @@ class Play:
 
     def _tells(self, place: int) -> bool:
         """Whether beginning and end of a host are told: those of all hosts, until the record has its size."""
-        return self.hub.tells(self.round) and (not self.hub.full or self._details(place))
+        return place < self.recorded and self.hub.tells(self.round) and (not self.hub.full or self._details(place))
 
     def _details(self, place: int) -> bool:
         """Whether a host is told of in full: a twin as the host that it is the control of."""
+        if place >= self.recorded:
+            return False
         twin_of = self.started[place].twin_of
         return self.hub.details(self.round, place if twin_of is None else twin_of - self.first)
 

@@ -63,15 +63,24 @@ class PolicyDecider:
             acted = (self._as_whole if self.repeated.captures else self._alone)(places, batch, chance)
         except FloatingPointError as error:
             raise LearningError(f"{error} at step {self.step + 1}; go on from a checkpoint before, with a lower learning rate") from error
+        acted = self.changed(places, batch, acted)
         self.state = acted.state
         self._last = {place: row for row, place in enumerate(places)}, seen, acted
-        if self.buffer is not None:
-            self.buffer.decided(places, self.step, batch, acted)
+        self.keep(places, batch, acted)
         self.step += 1
         return {
             place: decision_of(observation.masks, action, blueprints)
             for (place, observation), action in zip(seen.items(), acted.actions.tolist(), strict=True)
         }
+
+    def changed(self, places: Sequence[int], batch: ObservationBatch, acted: Acted) -> Acted:
+        """What is done at these places where the policy would do as `acted` says; `state` still is that before the step. Here the same."""
+        return acted
+
+    def keep(self, places: Sequence[int], batch: ObservationBatch, acted: Acted) -> None:
+        """Fill the buffer with what was seen and done at these places."""
+        if self.buffer is not None:
+            self.buffer.decided(places, self.step, batch, acted)
 
     def thought(self, place: int) -> Thought:
         """What the last decision for that host was drawn from."""

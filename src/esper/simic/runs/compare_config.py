@@ -11,7 +11,7 @@ from esper.leyline.errors import ConfigError, RunError, unknown
 from esper.leyline.seeds import Purpose
 from esper.simic.growth.config import CARRIED_OUT, ControllerRunConfig, GrowthConfig, processes
 from esper.simic.growth.naming import decider_names, find_policy
-from esper.simic.runs.ppo_config import permissive
+from esper.simic.runs.practice_config import permissive
 from esper.tamiyo import CONTROLLERS, FixedConfig, HeuristicConfig, RandomConfig
 from esper.tamiyo.policy.policy_header import POLICY_FILE
 from esper.tolaria.training.config import TrainingConfig

@@ -9,16 +9,28 @@ from esper.leyline.errors import RunError
 from esper.simic.growth.config import ControllerRunConfig
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.runs.compare_config import CompareConfig
+from esper.simic.runs.expert_config import ExpertRunConfig
 from esper.simic.runs.headroom_config import HeadroomConfig
 from esper.simic.runs.ppo_config import PPORunConfig
 from esper.simic.runs.search_config import SearchConfig
 from esper.simic.runs.sweep_config import SweepConfig
 
-Config = ControllerRunConfig | PPORunConfig | BCConfig | IQLConfig | CompareConfig | HeadroomConfig | SearchConfig | SweepConfig
+Config = (
+    ControllerRunConfig
+    | PPORunConfig
+    | ExpertRunConfig
+    | BCConfig
+    | IQLConfig
+    | CompareConfig
+    | HeadroomConfig
+    | SearchConfig
+    | SweepConfig
+)
 """Whatever decides a run."""
 CONFIGS: dict[str, type[Config]] = {
     "run": ControllerRunConfig,
     "learn": PPORunConfig,
+    "expert": ExpertRunConfig,
     "bc": BCConfig,
     "iql": IQLConfig,
     "compare": CompareConfig,

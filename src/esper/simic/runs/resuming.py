@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+PRACTICE = ("learn", "expert")
+"""Kinds of config whose runs teach a policy by playing: by PPO, and by forked search."""
 COMMANDS = ("compare", "headroom", "tune", "sweep")
 """Kinds of config that are named like the command that starts such runs and goes on with them; that of the others is `train`."""
 

@@ -27,7 +27,7 @@ from esper.simic.plugins import load_plugins
 from esper.simic.runs.compare_config import CompareConfig
 from esper.simic.runs.configs import Config, read_config
 from esper.simic.runs.headroom_config import HeadroomConfig
-from esper.simic.runs.ppo_config import PPORunConfig
+from esper.simic.runs.practice_config import PracticeConfig
 from esper.simic.runs.resuming import command_for, resume_command
 from esper.simic.runs.search_config import SearchConfig
 from esper.simic.runs.sweep_config import SweepConfig
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 WORK = {
     "run": "controller:ControllerRun",
     "learn": "ppo:PPORun",
+    "expert": "expert:ExpertRun",
     "bc": "offline:OfflineRun",
     "iql": "offline:OfflineRun",
     "compare": "compare:CompareRun",
@@ -102,7 +103,7 @@ def resume(
     read_run(path)
     saved = read_config(path / "config.toml")
     config = _with_settings(saved, settings or {})
-    more = isinstance(config, PPORunConfig) and isinstance(saved, PPORunConfig) and config.rounds > saved.rounds
+    more = isinstance(config, PracticeConfig) and isinstance(saved, PracticeConfig) and config.rounds > saved.rounds
     with RunFolder.open(path, extend=more) as folder:
         if sinks:
             load_plugins(_plugins(config))
@@ -140,7 +141,7 @@ def _anchored(config: Config) -> Config:
             places[field.name] = tuple(each.absolute() for each in value)
     if isinstance(config, ControllerRunConfig):
         places["controller"] = anchored(config.controller)
-    if isinstance(config, PPORunConfig) and config.from_policy is not None:
+    if isinstance(config, PracticeConfig) and config.from_policy is not None:
         places["from_policy"] = anchored(config.from_policy)
     if isinstance(config, CompareConfig):
         places["policies"] = tuple(anchored(policy) for policy in config.policies)
@@ -170,8 +171,8 @@ def go_on(config: Config, run: Path) -> str:
 def _name(config: Config) -> str:
     if isinstance(config, BCConfig | IQLConfig):
         return config.kind
-    if isinstance(config, PPORunConfig):
-        return f"{'-'.join(config.task)}-ppo"
+    if isinstance(config, PracticeConfig):
+        return f"{'-'.join(config.task)}-{config.method}"
     if isinstance(config, CompareConfig | HeadroomConfig):
         return f"{'-'.join(config.task)}-{config.kind}"
     if isinstance(config, SearchConfig):
@@ -212,7 +213,7 @@ def _run(
                 for each, sink in zip(sinks, made, strict=True):
                     if isinstance(sink, TrackerSink):
                         hub.emit(Note(text=f"{each}: {sink.tracker.hint}"))
-            if reset_heads and not isinstance(config, PPORunConfig):
+            if reset_heads and not isinstance(config, PracticeConfig):
                 raise ConfigError("--reset-heads is for runs that learn a policy by playing; this one does not")
             if reset_heads:
                 work.reset_heads(reset_heads)  # type: ignore[attr-defined]

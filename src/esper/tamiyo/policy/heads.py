@@ -24,7 +24,7 @@ from esper.leyline.actions import HEADS_FOR_OP, Head, Op
 from esper.leyline.config import Range, check_ranges
 from esper.tamiyo.controllers.controller import random_stream
 from esper.tamiyo.observe.masks import HEAD_VALUES, Masks
-from esper.tamiyo.policy.batch import HEADS, ObservationBatch
+from esper.tamiyo.policy.batch import HEADS, Index, ObservationBatch
 
 ILLEGAL = -1e30
 """Log-probability of an illegal value: its probability is exactly 0, and 0 times it is 0, which minus infinity would make a NaN."""
@@ -105,6 +105,10 @@ class HeadLogits:
     """[..., 6, S]: of each slot, given the op."""
     choices: Tensor
     """[..., S, P, K]: of each value of a head that is chosen last, given slot and op; what is padded to K is not read."""
+
+    def __getitem__(self, index: Index) -> HeadLogits:
+        """The part at an index of hosts, or of hosts and steps."""
+        return HeadLogits(op=self.op[index], slot=self.slot[index], choices=self.choices[index])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -228,6 +232,20 @@ class ActionDistribution:
     def likeliest(self, actions: Tensor) -> Tensor:
         """int64 [..., 8]: the likeliest value of each head given op and slot of actions [..., 8]; no meaning where it does not matter."""
         return torch.cat([log_p.argmax(dim=-1) for log_p, _, _ in self._rows(actions)], dim=-1)
+
+    def preference(self, actions: Tensor) -> Tensor:
+        """[...]: how far actions [..., 8] lie behind the mode, in nats: 0 for what `mode` takes, less for anything else.
+
+        It is summed over op, slot and blueprint, of each the log-probability minus that of the likeliest value in its place, given the
+        heads before. So it orders actions as the mode does, which looks at one head after another, and not by their joint probability:
+        that of a seed is shared among all slots and blueprints, however good each is.
+        """
+        matters, gaps = self._known.matters[actions[..., 0]], []
+        for place, (log_p, _, _) in enumerate(self._rows(actions)):
+            first = log_p[..., 0, :]  # of the choices the first is the blueprint
+            own = first.gather(-1, torch.where(matters[..., place], actions[..., place], 0).unsqueeze(-1)).squeeze(-1)
+            gaps.append(torch.where(matters[..., place], own - first.amax(dim=-1), 0.0))
+        return torch.stack(gaps).sum(dim=0)
 
     def _rows(self, actions: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
         """log_p, acting and mask of each block, [..., heads of the block, K], in the contexts that ops and slots of actions lead to."""

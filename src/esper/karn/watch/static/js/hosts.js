@@ -110,7 +110,7 @@ function options({ rows, latest }) {
 function distributionSpec({ epochs, quantiles, n, round, arm }, overview) {
   const names = [["max", "highest"], ["90", "90 %"], ["75", "75 %"], ["50", "median"], ["25", "25 %"], ["10", "10 %"], ["min", "lowest"]];
   const series = names.map(([name, label]) => ({ label, values: quantiles[name], colour: 0, dash: name === "50" ? 0 : 2, plain: !["50", "min", "max"].includes(name), width: name === "50" ? 2.5 : 1 }));
-  const of = [arm && `arm ${arm}`, overview.method === "learn" && round ? `round ${round}` : ""].filter(Boolean).join(", ");
+  const of = [arm && `arm ${arm}`, ["learn", "expert"].includes(overview.method) && round ? `round ${round}` : ""].filter(Boolean).join(", ");
   return {
     title: "Val accuracy over the hosts",
     about: `${whole(n[n.length - 1])} hosts${of ? ` of ${of}` : ""}, twins left out. The bands hold half and four fifths of them.`,

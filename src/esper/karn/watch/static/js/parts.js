@@ -43,6 +43,7 @@ export const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {},
 export const METHODS = {
   run: "hosts under a controller",
   learn: "PPO",
+  expert: "forked search",
   bc: "behaviour cloning",
   iql: "implicit Q-learning",
   compare: "comparison",

@@ -40,7 +40,7 @@ export async function runPage(content, { signal, tell }, key) {
     else show(message.overview);
   });
   show(overview);
-  const learns = ["learn", "bc", "iql"].includes(overview.method);
+  const learns = ["learn", "expert", "bc", "iql"].includes(overview.method);
   const lives = livesSection(live);
   const parts = [learningSections(live, overview), hostsSection(live, overview, lives.take), lives.element, standingsSections(live)];
   const judged = ["compare", "headroom", "tune", "sweep"].includes(overview.method);
