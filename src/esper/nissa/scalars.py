@@ -4,7 +4,8 @@ The step is the epoch of a run under a controller, and the round of any other. H
 
     hosts/...      after an epoch, over the hosts (twins: control/...); losses and rates over those that are recorded in full
     finished/...   over the hosts that came to their end: in the round, and so far where a round is an epoch
-    rollout/..., reward/..., actions/..., train/...   of a policy that learned, as it names them
+    rollout/..., reward/..., reward_by_op/..., actions/..., germinated/..., fossilized/..., train/...
+                   of a policy that learned, as it names them
     arms/NAME/...  one arm of an examination or a comparison, one point of a sweep
     search/...     of a search for headroom
 
