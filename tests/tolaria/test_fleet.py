@@ -20,6 +20,7 @@ from esper.kasmina.stacking.errors import Unstackable
 from esper.leyline.reports import EpochReport, Isolation, Topology
 from esper.tolaria.tasks import Member
 from esper.tolaria.training.engine import FleetEngine, SerialEngine
+from esper.tolaria.training.fleet import measured_bytes
 from esper.tolaria.training.fleet_work import phases_of
 from esper.tolaria.training.host import Host
 from esper.tolaria.training.stackable import check_fleet
@@ -389,3 +390,13 @@ def test_what_is_measured_lies_where_it_lay_so_that_what_was_captured_reads_it_t
         tensors = [values for view in views for values in (view.values, *(bound.values for bound in view.bounds.values()))]
         places.append([(name, each.data_ptr()) for values in tensors for name, each in values.items()])
     assert places[1] == places[2]
+
+
+def test_a_measurement_counts_with_the_features_of_tokens_and_not_with_their_few_bytes() -> None:
+    text, digits = double_text_host(0), double_host(0)
+    assert text.split.x.shape[1:] == (64,)
+    assert digits.split.x.shape[1:] == (1, 8, 8)
+    # 64 tokens of eight bytes; eight features of eight bytes for each.
+    assert measured_bytes(text) == max(32 * 64 * 8, 8 * 64 * 8 * 8) == 32_768
+    # 64 pixels of eight bytes; two channels of as many.
+    assert measured_bytes(digits) == max(32 * 64 * 8, 8 * 2 * 64 * 8) == 16_384

@@ -6,6 +6,7 @@ learns does not depend on the others. Nothing here waits for the device but the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -36,7 +37,16 @@ from esper.tolaria.training.stackable import is_short
 from esper.tolaria.training.validation import Array, Scores, read_all, wanted_of
 
 MEASURED_BYTES = 2**31
-"""Memory on a GPU that one pass of a measurement may take, roughly: 32 times the size of its inputs."""
+"""Memory on a GPU that one pass of a measurement may take, roughly."""
+
+
+def measured_bytes(host: Host) -> int:
+    """What a sample takes in a pass of a measurement, roughly: 32 times its size, or eight times that of its largest features at a slot.
+    Tokens become features that are many times their size, pixels do not."""
+    sample = host.split.x[0]
+    # A task's example has two samples.
+    features = max(math.prod(slot.place.example_shape) // 2 * slot.place.dtype.itemsize for slot in host.model.slots.values())
+    return max(32 * sample.numel() * sample.element_size(), 8 * features)
 
 
 class _Pool:
@@ -142,7 +152,7 @@ class Fleet:
         self.cap = max(self.config.eval_batch, like.member.batch * rows)
         """Samples of all hosts in one pass of a measurement: as many as in a step, or more if they are small."""
         if device.type == "cuda":
-            self.cap = max(self.cap, MEASURED_BYTES // (32 * like.split.x[0].numel() * like.split.x.element_size()))
+            self.cap = max(self.cap, MEASURED_BYTES // measured_bytes(like))
         self.pool: _Pool | None = None
         self.graphs = GraphPool() if device.type == "cuda" and room.spare else None
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
