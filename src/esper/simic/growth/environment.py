@@ -98,7 +98,7 @@ class Growth:
                 begun[place].twin = begun[place]
             elif place in beside:
                 begun[place].twin = beside[place]
-            elif self.config.control:
+            elif self.config.control and start.control:
                 alone[place] = start
         starts_of = {begun[place].host: start for place, start in alone.items()}
         twins = self._twins.get(list(starts_of), lambda hosts: self._courses([starts_of[host] for host in hosts]))

@@ -38,6 +38,8 @@ class Start:
     between, by rank, the others."""
     epochs: int | None = None
     """Its budget, in place of the member's."""
+    control: bool = True
+    """Whether it is measured against its course without growth, in a run with controls."""
 
 
 @travels

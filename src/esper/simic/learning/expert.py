@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from esper.leyline.errors import LearningError
 from esper.simic.learning.expert_config import ExpertConfig
 from esper.simic.learning.forks import Search
 from esper.simic.learning.optimizer import check_finite, load_optimizer, make_optimizer, minimise, optimizer_state, set_rate
@@ -63,7 +64,10 @@ def preferences(logits: HeadLogits, search: Search) -> Tensor:
 
 
 class ExpertLearner:
-    """A policy with everything that learning goes on from: optimiser, the searches of the newest rounds, and the seed of all chance."""
+    """A policy with everything that learning goes on from: optimiser, the searches of the newest rounds, and the seed of all chance.
+
+    rounds: updates in all, over which the learning rate falls.
+    """
 
     def __init__(self, policy: Policy, config: ExpertConfig, rounds: int, seed: int = 0) -> None:
         self.policy, self.config, self.rounds, self.seed = policy, config, rounds, seed
@@ -77,14 +81,27 @@ class ExpertLearner:
         search_loss, anchor_loss, value_loss: means over the steps of the optimiser. gain: of hosts that nothing is learned from, how many
         points the candidate that the policy now prefers is ahead of what it did, mean over their moments; `best` the same of the best
         candidate, which is flattered by chance.
+
+        Raises LearningError when something in it is not finite; the policy is of no use then.
         """
-        config = self.config
+        try:
+            return self._update(search)
+        except FloatingPointError as error:
+            raise LearningError(
+                f"update {self.updates + 1} of the policy went wrong: {error}; what was saved is intact, "
+                "go on with a lower expert.learning_rate or fewer expert.epochs"
+            ) from error
+
+    def _update(self, search: Search) -> dict[str, float]:
+        config, rate = self.config, self._rate()
         self.searches = [*self.searches, search][-config.window :]
         first = self.updates + 1 - len(self.searches)
         parts = [self._split(len(each), first + number) for number, each in enumerate(self.searches)]
         returns = discounted(search.reward * search.weight, config.gamma)
         follow_returns(self.policy.value_head, returns.to(self.policy.device), search.weight.to(self.policy.device), rate=0.1)
-        set_rate(self.optimizer, self._rate())
+        set_rate(self.optimizer, rate)
+        for group, present in zip(self.optimizer.param_groups, self.policy.parameter_groups(config.weight_decay), strict=True):
+            group["weight_decay"] = present["weight_decay"]
         before = copy.deepcopy(self.policy).requires_grad_(False)
         tally: list[Tensor] = []
         for number in range(config.epochs):
@@ -92,18 +109,18 @@ class ExpertLearner:
                 losses = self._losses(part, before)
                 minimise(self.optimizer, losses[0] + config.anchor * losses[1] + losses[2], config.max_gradient_norm)
                 tally.append(torch.stack(losses).detach())
-        self.updates += 1
         means = torch.stack(tally).mean(dim=0)
         check_finite({"a loss of the update": means})
         names = ("search_loss", "anchor_loss", "value_loss")
         found = {f"train/{name}": float(value) for name, value in zip(names, means, strict=True)}
         held = [each.part(out).to(self.policy.device) for each, (_, out) in zip(self.searches, parts, strict=True) if len(out)]
         newest = search.to(self.policy.device)
-        return found | {"train/learning_rate": self._rate(self.updates - 1), **self._gains(held), **self._moved(newest, before)}
+        self.updates += 1
+        return found | {"train/learning_rate": rate, **self._gains(held), **self._moved(newest, before)}
 
-    def _rate(self, update: int | None = None) -> float:
-        """The learning rate of an update: it falls in a line to a tenth at the end of the run."""
-        done = min(1.0, (self.updates if update is None else update) / max(1, self.rounds - 1))
+    def _rate(self) -> float:
+        """The learning rate of the next update: it falls in a line to a tenth at the end of the run."""
+        done = min(1.0, self.updates / max(1, self.rounds - 1))
         return self.config.learning_rate * (1.0 - (1.0 - FINAL_RATE) * done)
 
     def _split(self, hosts: int, update: int) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,8 @@ class ExpertConfig:
     anchor: NonNegative = 0.1
     """How strongly the policy is held to what it did before the update, everywhere: the weight of KL(before || now)."""
     held_out: Share = 0.1
-    """Share of each round's hosts that is never learned from, so that what is gained on them is no flattery."""
+    """Share of each round's hosts that nothing is learned from, so that what is gained on them is no flattery. With a pool a host comes
+    again, and in that round may be one to learn from."""
     gamma: Share = 0.995
     """Discount of the returns that the critic learns to expect."""
     weight_decay: NonNegative = 0.01

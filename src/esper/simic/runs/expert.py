@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,10 @@ class ExpertRun(Practice):
         return planned(steps, config.moments, config.alternatives, random)
 
     def starts(self, number: int) -> list[Start]:
-        """The hosts that are drawn, and behind them their forks: the same hosts once more."""
+        """The hosts that are drawn, and behind them their forks: the same hosts once more. Nobody asks for a fork's rewards, so it has no
+        control, which each of the workers that have forks of one host would train by itself."""
         hosts = self._drawn(number)
-        return [*hosts, *(hosts[fork.host] for fork in self.forks(number))]
+        return [*hosts, *(replace(hosts[fork.host], control=False) for fork in self.forks(number))]
 
     def decider(self, number: int) -> ForkDecider:
         """The policy by its likeliest decisions, and once in each fork something else."""
