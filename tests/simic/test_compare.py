@@ -195,7 +195,7 @@ def test_learning_its_examination_and_rewards_never_read_the_test_split(monkeypa
     run = PPORun(PPORunConfig(rounds=1, hosts=2, pool=2, examined=2, epochs=2, workers=1, fix=fix, hidden=16, slot_width=16), Hub())
     while not run.done:
         run.run_round()
-    assert set(run.examination()["arms"]) == set(PPORun.ARMS)
+    assert set(run.examination()["arms"]) == set(run.arm_names)
     run.close()
     rewarded = Play(Growth(GrowthConfig(epochs=2, fix=fix)), ControllerDecider([make("random")]), [Start("digits", 0)]).through()
     assert rewarded[0].control_accuracy is not None, "the twin was trained as well"
