@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import numpy as np
 import torch
@@ -39,7 +40,8 @@ TRIES = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
-    """Which decision a host tries: at the first step from `step` on at which there are more than `rank` alternatives, that one of them."""
+    """Which decision a host tries: at the first step from `step` on at which there are more than `rank` alternatives, that one of them, or
+    the next where another fork of the host has come to the same step and takes that one."""
 
     host: int
     """The place of the host that it is a fork of."""
@@ -145,13 +147,17 @@ class ForkDecider(PolicyDecider):
         h, c = self.state.actor
         _, distribution, _ = self.policy.choose(batch[at].to(self.policy.device), (h[index], c[index]), None)
         actions = acted.actions.clone()
+        used: dict[int, set[int]] = {}
         for row, chances in zip(due, Chances.of(distribution, batch[at]), strict=True):
             number = places[row] - self.hosts
             fork, own = self.forks[number], tuple(actions[row].tolist())
-            found = chances.alternatives(own, fork.rank + 1, random_stream("fork", self.seed, fork.host, self.step))
-            if len(found) > fork.rank:
-                self.taken[number] = self.step, found[fork.rank]
-                actions[row] = torch.tensor(found[fork.rank])
+            others = used.setdefault(fork.host, set())
+            rank = next(rank for rank in count(fork.rank) if rank not in others)
+            found = chances.alternatives(own, rank + 1, random_stream("fork", self.seed, fork.host, self.step))
+            if len(found) > rank:
+                others.add(rank)
+                self.taken[number] = self.step, found[rank]
+                actions[row] = torch.tensor(found[rank])
         return replace(acted, actions=actions)
 
     def _is_due(self, place: int, legal: Tensor) -> bool:
