@@ -239,6 +239,59 @@ def test_gaps_are_between_the_first_and_the_second_legal_value(generator):
         assert gaps[column].item() == pytest.approx(sum(found) / len(found) if found else 0.0, rel=1e-4, abs=1e-4)
 
 
+# Preferences
+
+
+@given(seeds)
+def test_nothing_is_preferred_to_the_mode(generator):
+    batch, logits = some_masks(generator), some_logits(generator)
+    distribution, actions = expanded(batch, logits, every_action(batch))
+    preference, mode = distribution.preference(actions), distribution.mode()
+    searched = [HEADS.index(head) for head in (Head.OP, Head.SLOT, Head.BLUEPRINT)]
+    same = (actions[:, searched] == mode[:, searched]).all(dim=-1)
+    assert preference[same].eq(0.0).all(), "the other heads count for nothing"
+    assert (preference[~same] < 0.0).all()
+
+
+@given(seeds)
+def test_a_preference_is_the_sum_of_what_each_head_lies_behind_its_likeliest_value(generator):
+    batch, logits = some_masks(generator), some_logits(generator)
+    all_actions = every_action(batch)
+    distribution, actions = expanded(batch, logits, all_actions)
+    found = distribution.preference(actions)
+    for row in range(0, len(all_actions), max(1, len(all_actions) // 10)):
+        probabilities, gaps = by_hand(logits, batch, all_actions[row]), 0.0
+        for head in (Head.OP, Head.SLOT, Head.BLUEPRINT):
+            if head in probabilities:
+                own = probabilities[head]
+                gaps += math.log(own[all_actions[row][HEADS.index(head)]]) - math.log(max(own.values()))
+        assert found[row].item() == pytest.approx(gaps, abs=1e-5)
+
+
+def test_a_preference_orders_as_the_mode_does_and_not_by_joint_probability():
+    # Germination is likelier than waiting, and has many slots and blueprints to share its probability among.
+    batch = ObservationBatch.padding((1,), SLOTS, BLUEPRINTS)
+    batch.op_mask[:, Op.GERMINATE] = True
+    batch.slot_mask[:, Op.GERMINATE] = True
+    batch.blueprint_mask.fill_(True)
+    logits = {head: torch.zeros_like(each) for head, each in some_logits(torch.Generator(), 1).items()}
+    logits[Head.OP][0, Op.GERMINATE] = 0.5
+    logits[Head.SLOT][..., 0], logits[Head.BLUEPRINT][..., 0] = 0.1, 0.1
+    distribution = ActionDistribution(packed(logits), batch)
+    wait = torch.tensor([[Masks.idle(head) for head in HEADS]])
+    assert distribution.mode()[0, 0] == Op.GERMINATE
+    assert distribution.preference(distribution.mode()) > distribution.preference(wait)
+    assert distribution.score(distribution.mode()).log_prob < distribution.score(wait).log_prob
+
+
+@given(seeds)
+def test_part_of_the_logits_is_the_distribution_of_that_part(generator):
+    batch, logits = some_masks(generator, 3, 4), packed(some_logits(generator, 3, 4))
+    host, step = torch.tensor([2, 0, 2]), torch.tensor([3, 1, 3])
+    part = ActionDistribution(logits[host, step], batch[host, step])
+    assert torch.equal(part.mode(), ActionDistribution(logits, batch).mode()[host, step])
+
+
 # Gradients and padding
 
 
