@@ -19,7 +19,7 @@ from esper.kasmina.attach.variation import Example, batch_size
 from esper.leyline.errors import ConfigError, in_a_line
 
 REFERENCE_SAMPLES = 256
-"""Training samples that statistics are made anew from before a measurement; see docs/results.md for how few are enough."""
+"""Training samples that statistics are made anew from before a measurement; see docs/learning.md for how few are enough."""
 HARVEST_SAMPLES = 2048
 """The same for a network that is harvested: it is what remains, made once, and 256 samples cost it some tenths of a point."""
 
