@@ -1,12 +1,14 @@
 """What a setting does to learning: policies taught with and without it, from several seeds, examined on the same unseen hosts.
 
-    python benchmarks/learning.py [--seeds 0 1 2] [--examined 40] [--jobs 2] [--json FILE] [-- FLAGS OF esper train ppo]
+    python benchmarks/learning.py [--seeds 0 1 2] [--examined 40] [--jobs 2] [--json FILE] [--expert FLAGS] [-- FLAGS OF esper train ppo]
 
     python benchmarks/learning.py                         how the defaults do, and how much that depends on the seed
     python benchmarks/learning.py -- --no-control         rewards without the paired control
+    python benchmarks/learning.py --expert "--hosts 6 --rounds 7"     PPO beside forked search, `esper train expert` with these flags
 
-Prints the val score (accuracy minus rent) of each policy, and the paired difference over hosts, each host's score being the mean over
-seeds. Every policy takes as long as `esper train ppo` on one core.
+Prints the val score (accuracy minus rent) of each policy and the host-epochs that it was taught with, those of forks among them and those
+of controls not, and the paired difference over hosts, each host's score being the mean over seeds. Every policy takes as long as `esper
+train ppo` on one core.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing as mp
+import shlex
 import statistics
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,25 +28,36 @@ from typing import Any
 from esper.cli.flags import Parser, add_flags, changes
 from esper.leyline.config import replace_fields
 from esper.nissa import Hub
+from esper.simic.runs.expert_config import ExpertRunConfig
 from esper.simic.runs.ppo_config import PPORunConfig
+from esper.simic.runs.practice_config import PracticeConfig
 from esper.simic.statistics import paired_difference
 
 ARMS = ("wait", "random", "fixed", "heuristic")
 
 
-def examined(task: tuple[PPORunConfig, str]) -> list[dict[str, float]]:
+def examined(task: tuple[PracticeConfig, str]) -> list[dict[str, float]]:
     """Teach a policy, or take a rule as it is, and examine it: a row for each host."""
+    from esper.simic.runs.expert import ExpertRun
     from esper.simic.runs.ppo import PPORun
 
     config, arm = task
-    run = PPORun(config, Hub())
+    run = ExpertRun(config, Hub()) if isinstance(config, ExpertRunConfig) else PPORun(config, Hub())
     try:
         while arm == "policy" and run.round < run.rounds:
             run.run_round()
         run.examine(arm)
-        return [{"score": score, **asdict(result)} for score, result in zip(run.scores(arm), run.arms[arm], strict=True)]
+        taught = sum(figures["rollout/host_epochs"] for figures in run.history)
+        return [{"score": score, "taught": taught, **asdict(result)} for score, result in zip(run.scores(arm), run.arms[arm], strict=True)]
     finally:
         run.close()
+
+
+def with_flags(config: PracticeConfig, method: str, flags: Sequence[str]) -> PracticeConfig:
+    """The config with flags of `esper train METHOD`."""
+    parser = Parser(prog=f"esper train {method}", allow_abbrev=False)
+    add_flags(parser, type(config), everything=False)
+    return replace_fields(config, changes(type(config), parser.parse_args(flags)))
 
 
 def main() -> int:
@@ -51,14 +66,16 @@ def main() -> int:
     parser.add_argument("--examined", type=int, default=40, help="unseen hosts that each is examined on")
     parser.add_argument("--jobs", type=int, default=2, help="policies that are taught at the same time")
     parser.add_argument("--json", type=Path, help="write every row to this file")
+    parser.add_argument("--expert", metavar="FLAGS", help="also teach policies by forked search, with these flags of esper train expert")
     parser.add_argument("flags", nargs="*", help="settings of esper train ppo that are to be compared with the defaults")
     arguments = parser.parse_args()
-    flags = Parser(prog="esper train ppo", allow_abbrev=False)
-    add_flags(flags, PPORunConfig, everything=False)
-    plain = replace(PPORunConfig(), workers=1, examined=arguments.examined)
-    settings = {"default": plain}
+    plain = PPORunConfig(workers=1, examined=arguments.examined)
+    settings: dict[str, PracticeConfig] = {"default": plain}
     if arguments.flags:
-        settings[" ".join(arguments.flags)] = replace_fields(plain, changes(PPORunConfig, flags.parse_args(arguments.flags)))
+        settings[" ".join(arguments.flags)] = with_flags(plain, "ppo", arguments.flags)
+    if arguments.expert is not None:
+        expert = ExpertRunConfig(workers=1, examined=arguments.examined)
+        settings[f"expert {arguments.expert}".strip()] = with_flags(expert, "expert", shlex.split(arguments.expert))
     tasks = {(name, seed): (replace(config, seed=seed), "policy") for name, config in settings.items() for seed in arguments.seeds}
     tasks |= {(arm, 0): (plain, arm) for arm in ARMS}
     with ProcessPoolExecutor(arguments.jobs, mp_context=mp.get_context("spawn")) as pool:
@@ -71,10 +88,11 @@ def main() -> int:
 
 def show(found: dict[tuple[str, int], list[dict[str, Any]]], settings: list[str]) -> None:
     """The table, and the comparisons."""
-    print(f"{'who':30} {'seed':>4} {'score':>7} {'accuracy':>9} {'fossils':>8}")
+    print(f"{'who':40} {'seed':>4} {'score':>7} {'accuracy':>9} {'fossils':>8} {'host-epochs':>12}")
     for (who, seed), rows in found.items():
         figures = [statistics.mean(row[name] for row in rows) for name in ("score", "accuracy", "fossilized")]
-        print(f"{who:30} {seed if who in settings else '':>4} {figures[0]:7.2f} {figures[1]:9.2f} {figures[2]:8.2f}")
+        taught = f"{rows[0]['taught']:12,.0f}" if who in settings else ""
+        print(f"{who:40} {seed if who in settings else '':>4} {figures[0]:7.2f} {figures[1]:9.2f} {figures[2]:8.2f} {taught}")
 
     def by_host(who: str) -> list[float]:
         """Each host's score, the mean over seeds."""

@@ -206,6 +206,8 @@ class LearningScene(Scene):
         parts = [f"return {figures['rollout/ep_rew_mean']:+.3f}", f"val {figures['rollout/accuracy']:.2f}"]
         if "rollout/against_control" in figures:
             parts[-1] += f" ({figures['rollout/against_control']:+.2f} against the control)"
+        if "rollout/score" in figures:
+            parts.append(f"score {figures['rollout/score']:.2f}")
         parts += [f"size x{figures['rollout/growth']:.2f}", f"{figures['rollout/fossils']:.2f} fossils a host"]
         if "train/explained_variance" in figures:
             parts.append(f"explained variance {figures['train/explained_variance']:.2f}")

@@ -67,7 +67,8 @@ class RunStarted(Event):
 
     command: str
     method: str
-    """What kind of run it is: run (hosts under a controller), learn (PPO), bc, iql, compare, headroom, tune, sweep or gardener."""
+    """What kind of run it is: run (hosts under a controller), learn (PPO), expert (forked search), bc, iql, compare, headroom, tune, sweep
+    or gardener."""
     task: str
     hosts: int
     """Hosts side by side, twins not counted; recorded episodes where a policy learns from those."""
