@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +13,7 @@ import torch
 from esper.leyline.actions import Op
 from esper.leyline.config import load
 from esper.leyline.errors import ConfigError, EsperError, PolicyError, RunError, UnknownNameError
-from esper.leyline.events import Decided, Envelope, HostFinished, HostStarted, RoundFinished, RunStarted
+from esper.leyline.events import Decided, HostFinished, HostStarted, RoundFinished, RunStarted
 from esper.leyline.seeds import Purpose, purpose_of
 from esper.nissa import Hub, read_events
 from esper.simic.growth.environment import Growth, Start
@@ -28,7 +26,7 @@ from esper.simic.runs.runner import Interrupted, resume, start
 from esper.tamiyo import make
 from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.storage.runs import read_run, read_summary
-from tests.simic.runs import small
+from tests.simic.runs import StopAfter, keep_to, policy_of, small
 from tests.simic.tiny import uneven_task
 
 TINY = PPORunConfig(
@@ -47,12 +45,6 @@ TINY = PPORunConfig(
 ARMS = ("policy", "policy-drawn", "wait", "random", "fixed", "heuristic")
 
 
-def keep_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is read from, or left in, the caches of whoever runs the tests."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    monkeypatch.setenv("ESPER_DATA", str(folder / "data"))
-
-
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep_to(tmp_path, monkeypatch)
@@ -66,28 +58,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         keep_to(folder, monkeypatch)
         start(TINY, folder / "run", "test")
     return folder / "run"
-
-
-class StopAfter:
-    """A sink that asks for a stop after so many rounds, as Ctrl-C would."""
-
-    def __init__(self, rounds: int) -> None:
-        self.rounds = rounds
-
-    def write(self, envelope: Envelope) -> None:
-        if isinstance(envelope.event, RoundFinished) and envelope.event.round == self.rounds:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def policy_of(run: Path) -> dict[str, torch.Tensor]:
-    checkpoint = CheckpointStore(run / "checkpoints", run=read_run(run).id).latest()
-    assert checkpoint is not None
-    found: dict[str, torch.Tensor] = checkpoint.state["work"]["learner"]["policy"]
-    return found
 
 
 def test_a_run_that_was_stopped_learns_the_same(whole: Path, tmp_path: Path) -> None:
@@ -247,6 +217,19 @@ def test_a_run_on_new_hosts_that_was_stopped_goes_on_with_those_that_it_would_ha
     resume(tmp_path / "run")
     hosts = [each.event for each in read_events(tmp_path / "run" / "events.jsonl") if isinstance(each.event, HostStarted)]
     assert [host.seed for host in hosts if not host.arm] == [1_000_000, 1_000_001, 1_000_002, 1_000_003]
+
+
+@pytest.mark.parametrize("pool", [0, 5])
+def test_tasks_may_take_turns_by_rounds(pool: int) -> None:
+    rounds = drawn(6, pool=pool, hosts=3, task=("digits", "stdlib"), turns="rounds")
+    assert [[start.task for start in each] for each in rounds] == [["digits"] * 3, ["stdlib"] * 3] * 3
+    if pool:
+        # Digits has three hosts of the five, so that each of its rounds has all; stdlib has two, and goes through them again and again.
+        assert all({start.seed for start in each} == {1_000_000, 1_000_002, 1_000_004} for each in rounds[::2])
+        seeds = [start.seed for each in rounds[1::2] for start in each]
+        assert all({seeds[at], seeds[at + 1]} == {1_000_001, 1_000_003} for at in range(0, 8, 2))
+    else:
+        assert len({start.seed for each in rounds for start in each}) == 18
 
 
 @pytest.mark.parametrize("pool", [0, 5])

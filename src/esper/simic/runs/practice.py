@@ -220,22 +220,29 @@ class Practice(ABC):
         return first
 
     def _drawn(self, number: int) -> list[Start]:
-        """The hosts of a round, counted from 0; a function of the config and that number. The tasks take turns, through all rounds."""
+        """The hosts of a round, counted from 0; a function of the config and that number."""
         config, tasks = self.config, self.config.task
-        places = range(number * config.hosts, (number + 1) * config.hosts)
+        turns = [self._turn(number, place) for place in range(config.hosts)]
         if not config.pool:
-            seeds = Purpose.TRAINING.seeds(config.hosts, offset=config.seed * NEW_HOSTS + places[0])
+            seeds = Purpose.TRAINING.seeds(config.hosts, offset=config.seed * NEW_HOSTS + number * config.hosts)
             require((Purpose.TRAINING,), (seeds[0], seeds[-1]), who="practice")
-            return [Start(tasks[place % len(tasks)], seed) for place, seed in zip(places, seeds, strict=True)]
+            return [Start(tasks[task], seed) for (_, task), seed in zip(turns, seeds, strict=True)]
         pool = Purpose.TRAINING.seeds(config.pool, offset=config.seed * POOL_HOSTS)
         require((Purpose.TRAINING,), (pool[0], pool[-1]), who="practice")
         drawn = []
-        for place in places:
-            turn, task = divmod(place, len(tasks))
+        for turn, task in turns:
             own = pool[task :: len(tasks)]
             use, position = divmod(turn, len(own))
             drawn.append(Start(tasks[task], own[_order(config.seed, use, len(own))[position]]))
         return drawn
+
+    def _turn(self, number: int, place: int) -> tuple[int, int]:
+        """Of the host at a place of a round: how many hosts of its task came before, and the number of the task."""
+        hosts, tasks = self.config.hosts, len(self.config.task)
+        if self.config.turns == "hosts":
+            return divmod(number * hosts + place, tasks)
+        turn, task = divmod(number, tasks)
+        return turn * hosts + place, task
 
     # The examination
 

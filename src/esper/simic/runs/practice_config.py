@@ -32,7 +32,10 @@ class PracticeConfig(GrowthConfig):
 
     changeable: ClassVar[tuple[str, ...]] = ("rounds", "examined", "deterministic", *CARRIED_OUT)
     task: tuple[str, ...] = ("digits",)
-    """What to practise on; several tasks take turns, so that every round has as many hosts of each, or one more."""
+    """What to practise on; several tasks take turns."""
+    turns: Literal["hosts", "rounds"] = "hosts"
+    """How they do: host by host, so that every round has as many hosts of each, or one more; or a whole round each, which is faster where
+    an epoch of one takes much longer than of another, since in every epoch all hosts of a round wait for the slowest."""
     rounds: Count = 24
     """Rounds of one episode for every host, each followed by an update."""
     hosts: Count = 16
