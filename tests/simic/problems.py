@@ -16,6 +16,7 @@ from esper.leyline.actions import Head, Op, matters
 from esper.leyline.observation import OBSERVATION
 from esper.simic.learning.ppo import Learner, PPOConfig
 from esper.simic.learning.rollout import Rollout, RolloutBuffer
+from esper.tamiyo.observe.masks import Masks
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch
 from esper.tamiyo.policy.heads import Exploration, uniforms
 from esper.tamiyo.policy.policy import Policy, PolicyConfig
@@ -27,6 +28,14 @@ FLAG, SIGNAL = OBSERVATION.host_index("last_op_succeeded"), OBSERVATION.host_ind
 MARKS = [OBSERVATION.slot_index(f"style_{name}") for name in ("linear_add", "sigmoid_add", "linear_multiply", "gated")]
 """Four fields of a slot, likewise."""
 MERIT = OBSERVATION.slot_index("trial_contribution")
+WAITED = tuple(Masks.idle(head) for head in HEADS)
+"""An action that waits."""
+
+
+def germinated(slot: int, blueprint: int) -> tuple[int, ...]:
+    """An action that germinates a seed, all else as its values come first."""
+    action = dict(zip(HEADS, WAITED, strict=True)) | {Head.OP: int(Op.GERMINATE), Head.SLOT: slot, Head.BLUEPRINT: blueprint}
+    return tuple(action.values())
 
 
 class Problem(Protocol):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from esper.kasmina.blueprints import names
@@ -14,6 +18,8 @@ from esper.simic.growth.config import ControllerRunConfig
 from esper.tamiyo import FixedConfig, RandomConfig
 from esper.tamiyo.policy.network import PolicyConfig
 from esper.tamiyo.policy.policy import Policy
+from esper.tolaria.storage.checkpoint import CheckpointStore
+from esper.tolaria.storage.runs import read_run
 from esper.tolaria.training.config import TrainingConfig
 
 MEMBER = {"widths": "[2,2,4]", "kernel": "3", "train_size": "192", "batch": "48"}
@@ -62,3 +68,32 @@ class CrashAfter:
     def flush(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+class StopAfter:
+    """A sink that asks for a stop after so many rounds, as Ctrl-C would."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+
+    def write(self, envelope: Envelope) -> None:
+        if isinstance(envelope.event, RoundFinished) and envelope.event.round == self.rounds:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def keep_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is read from, or left in, the caches of whoever runs the tests."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setenv("ESPER_DATA", str(folder / "data"))
+
+
+def policy_of(run: Path) -> dict[str, torch.Tensor]:
+    """What a run has learned at its newest checkpoint."""
+    checkpoint = CheckpointStore(run / "checkpoints", run=read_run(run).id).latest()
+    assert checkpoint is not None
+    found: dict[str, torch.Tensor] = checkpoint.state["work"]["learner"]["policy"]
+    return found

@@ -20,11 +20,10 @@ from esper.simic.growth.recording import EpisodeRecorder
 from esper.simic.learning.forks import SEARCHED_HEADS, Chances, Fork, ForkDecider, Search, planned
 from esper.simic.learning.rollout import Rollout, RolloutBuffer
 from esper.simic.runs.expert_config import ExpertRunConfig
-from esper.tamiyo.observe.masks import Masks
 from esper.tamiyo.policy.batch import HEADS
 from esper.tamiyo.policy.heads import ActionDistribution
 from esper.tolaria.training.config import TrainingConfig
-from tests.simic.problems import Sentinel, new_policy, play
+from tests.simic.problems import WAITED, Sentinel, germinated, new_policy, play
 from tests.simic.runs import HASTY, MEMBER, opinionated
 from tests.tamiyo.enumeration import every_action, packed
 from tests.tamiyo.test_heads import seeds, some_logits, some_masks
@@ -33,13 +32,6 @@ SEEDS = (1_000_000, 1_000_001)
 EPOCHS = 7
 FORKS = [Fork(host=host, step=step, rank=rank) for host in range(2) for step in (0, 3) for rank in range(2)]
 SEARCHED_COLUMNS = [HEADS.index(head) for head in SEARCHED_HEADS]
-IDLE = tuple(Masks.idle(head) for head in HEADS)
-
-
-def germinate(slot: int, blueprint: int) -> tuple[int, ...]:
-    """A seed in that slot, all else as it comes first."""
-    action = dict(zip(HEADS, IDLE, strict=True)) | {Head.OP: int(Op.GERMINATE), Head.SLOT: slot, Head.BLUEPRINT: blueprint}
-    return tuple(action.values())
 
 
 @dataclass
@@ -168,12 +160,12 @@ def test_every_alternative_is_found_where_there_are_few():
     batch = problem.observe(0)
     distribution = new_policy(problem).choose(batch, new_policy(problem).initial_state(1).actor, None)[1]
     (chances,) = Chances.of(distribution, batch)
-    found = chances.alternatives(IDLE, 100, np.random.default_rng(0))
+    found = chances.alternatives(WAITED, 100, np.random.default_rng(0))
     places = {(action[1], action[HEADS.index(Head.BLUEPRINT)]) for action in found}
     assert len(found) == len(places) == problem.slots * len(problem.blueprints)
     batch.op_mask[:, Op.GERMINATE] = False
     (chances,) = Chances.of(distribution, batch)
-    assert chances.alternatives(IDLE, 4, np.random.default_rng(0)) == [], "there is nothing but to wait"
+    assert chances.alternatives(WAITED, 4, np.random.default_rng(0)) == [], "there is nothing but to wait"
 
 
 # Plans
@@ -222,25 +214,25 @@ def moments_of(hosts: Sequence[int]) -> list[Fork]:
 @pytest.fixture
 def found() -> Search:
     """A moment with three candidates of host 2, and one with two of host 0."""
-    taken = {0: (4, germinate(0, 1)), 1: (4, germinate(1, 3)), 2: (7, germinate(1, 0))}
+    taken = {0: (4, germinated(0, 1)), 1: (4, germinated(1, 3)), 2: (7, germinated(1, 0))}
     return searched(taken, moments_of([2, 2, 0]), [10.0, 20.0, 30.0, 31.0, 32.0, 5.0])[0]
 
 
 def test_a_moment_has_what_the_policy_did_first_and_then_what_its_forks_did(found: Search) -> None:
     assert found.where.tolist() == [[0, 7], [2, 4]]
-    assert found.candidates[1].tolist() == [list(IDLE), list(germinate(0, 1)), list(germinate(1, 3))]
+    assert found.candidates[1].tolist() == [list(WAITED), list(germinated(0, 1)), list(germinated(1, 3))]
     assert found.scores[1].tolist() == [30.0, 31.0, 32.0]
-    assert found.candidates[0].tolist() == [list(IDLE), list(germinate(1, 0)), list(IDLE)], "padded with what the policy did"
+    assert found.candidates[0].tolist() == [list(WAITED), list(germinated(1, 0)), list(WAITED)], "padded with what the policy did"
     assert found.scores[0].tolist() == [10.0, 5.0, 10.0]
     assert found.present.tolist() == [[True, True, False], [True, True, True]]
 
 
 def test_what_the_host_could_not_do_or_did_itself_is_no_candidate() -> None:
-    prune = (int(Op.PRUNE), *IDLE[1:])
-    taken = {0: (4, prune), 1: (4, IDLE), 2: (4, germinate(0, 1)), 3: (4, germinate(0, 1)), 4: (9, prune), 5: (9, IDLE)}
+    prune = (int(Op.PRUNE), *WAITED[1:])
+    taken = {0: (4, prune), 1: (4, WAITED), 2: (4, germinated(0, 1)), 3: (4, germinated(0, 1)), 4: (9, prune), 5: (9, WAITED)}
     search, _, _ = searched(taken, moments_of([1] * 6), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])
     assert search.where.tolist() == [[1, 4]], "and a moment without any is none"
-    assert search.candidates[0].tolist() == [list(IDLE), list(germinate(0, 1))]
+    assert search.candidates[0].tolist() == [list(WAITED), list(germinated(0, 1))]
     assert search.scores[0].tolist() == [2.0, 6.0], "the first of two forks that did the same"
 
 
