@@ -126,8 +126,8 @@ def test_help_needs_no_torch_and_names_what_can_be_set() -> None:
         ("tune heuristic --json {empty}/none/x.json", "x.json cannot be written: there is no folder"),
         ("tune heuristic --controller fixed", "unknown argument '--controller'"),
         ("tune --resume {empty}", "{empty} is not a run: it has no run.json"),
-        ("sweep", "what to sweep is missing: esper sweep heuristic|ppo"),
-        ("sweep bc --over epochs=1,2", "unknown method 'bc'; known: heuristic, ppo"),
+        ("sweep", "what to sweep is missing: esper sweep heuristic|ppo|expert"),
+        ("sweep bc --over epochs=1,2", "unknown method 'bc'; known: expert, heuristic, ppo"),
         ("sweep heuristic", "what is to vary is missing: --over KEY=VALUES"),
         ("sweep heuristic --over hosts", "--over: 'hosts' is not a pair; expected KEY=VALUES"),
         ("sweep heuristic --over hosts=1,2 hosts=3", "--over: 'hosts' is there twice"),
@@ -136,6 +136,7 @@ def test_help_needs_no_torch_and_names_what_can_be_set() -> None:
         ("sweep heuristic --over training.clip=1..2", "'training.clip' is the range 1.0..2.0, of which a grid has no end"),
         ("sweep heuristic --over hosts=1,2 --points 0", "'points' must be an integer, from 1 to 1000000; found 0"),
         ("sweep ppo --over ppo.learning_rat=1,2", "unknown key 'ppo.learning_rat'; did you mean 'learning_rate'?"),
+        ("sweep expert --over alternatives=2,0", "'alternatives' must be an integer, from 1 to 1000; found 0"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing(

@@ -15,6 +15,7 @@ from esper.leyline.score import score
 from esper.nissa import read_events
 from esper.simic.growth.config import ControllerRunConfig
 from esper.simic.runs.configs import read_config
+from esper.simic.runs.expert_config import ExpertRunConfig
 from esper.simic.runs.ppo_config import PPORunConfig
 from esper.simic.runs.runner import resume, start
 from esper.simic.runs.sweep import converged
@@ -172,5 +173,22 @@ def test_what_cannot_be_swept_is_told_in_a_sentence(values: dict[str, Any], word
 
 
 def test_a_sweep_is_of_one_method() -> None:
-    with pytest.raises(ConfigError, match="either a table 'run' or a table 'learn'"):
+    with pytest.raises(ConfigError, match="one table of 'run', 'learn' and 'expert'"):
         SweepConfig(over={"seed": "0,1"})
+    with pytest.raises(ConfigError, match="one table of 'run', 'learn' and 'expert'"):
+        SweepConfig(over={"seed": "0,1"}, run=small(), expert=ExpertRunConfig())
+
+
+def test_forked_search_is_swept_as_ppo_is(tmp_path: Path) -> None:
+    expert = ExpertRunConfig(
+        rounds=1, hosts=2, moments=1, examined=2, workers=1, hidden=16, slot_width=16, epochs=3, control=False,
+        fix={"widths": "[2,2]", "train_size": "50", "batch": "50"},
+    )  # fmt: skip
+    sweep = SweepConfig(expert=expert, over={"alternatives": "1,2"})
+    summary = start(sweep, tmp_path / "run", "a sweep")["sweep"]
+    assert summary["method"] == "expert"
+    assert {point["values"]["alternatives"] for point in summary["points"]} == {1, 2}
+    for point in summary["points"]:
+        examination = read_summary(tmp_path / "run" / point["run"])["examination"]
+        assert point["score"]["mean"] == pytest.approx(examination["arms"]["policy"]["score"])
+    assert load(ExpertRunConfig, tmp_path / "run" / "best.toml").alternatives == summary["best"]["values"]["alternatives"]

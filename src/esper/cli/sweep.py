@@ -12,7 +12,7 @@ from esper.cli.watching import RunCommand, asks_to_resume
 from esper.leyline.config import load, replace_fields
 from esper.leyline.errors import ConfigError, unknown
 
-SWEPT = {"heuristic": "run", "ppo": "learn"}
+SWEPT = {"heuristic": "run", "ppo": "learn", "expert": "expert"}
 """The methods of `esper train` that can be swept, each with the field of SweepConfig that has its config."""
 
 COMMAND = RunCommand("sweep", "sweep", print_sweep, sweep_page)
@@ -21,9 +21,9 @@ ABOUT = """\
 usage: esper sweep METHOD --over KEY=VALUES [KEY=VALUES ...] [OPTIONS]
        esper sweep --resume RUN
 
-Run a method of esper train (heuristic, ppo) once for each combination of values, in folders of its own, and compare the runs by
-their val score. Any setting of the method can vary; the others are given as to esper train. The best config is written to
-best.toml in the run folder. Ctrl-C stops after a checkpoint; --resume goes on, bit for bit.
+Run a method of esper train (heuristic, ppo, expert) once for each combination of values, in folders of its own, and compare the
+runs by their val score. Any setting of the method can vary; the others are given as to esper train. The best config is written
+to best.toml in the run folder. Ctrl-C stops after a checkpoint; --resume goes on, bit for bit.
 
 `esper sweep METHOD --help` shows the options."""
 

@@ -145,9 +145,8 @@ def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     """What the settings of such a run are by themselves, by their dotted names; a sweep is judged by the method that it sweeps."""
     kind = config.get("kind")
     if kind == "sweep":
-        return {
-            f"{table}.{key}": value for table in ("run", "learn") if table in config for key, value in _flat(to_mapping(CONFIGS[table]()))
-        }
+        swept = [table for table in ("run", "learn", "expert") if table in config]
+        return {f"{table}.{key}": value for table in swept for key, value in _flat(to_mapping(CONFIGS[table]()))}
     return dict(_flat(to_mapping(CONFIGS[kind]()))) if isinstance(kind, str) and kind in CONFIGS else {}
 
 

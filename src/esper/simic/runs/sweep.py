@@ -16,14 +16,13 @@ from esper.leyline.score import score
 from esper.leyline.seeds import Purpose, require
 from esper.leyline.space import grid, read_space, size
 from esper.nissa import Hub
-from esper.simic.growth.config import ControllerRunConfig
 from esper.simic.growth.play import Progress
 from esper.simic.plugins import load_plugins, plugin_hashes
 from esper.simic.runs import runner
 from esper.simic.runs.drawing import random_points
-from esper.simic.runs.ppo_config import PPORunConfig
+from esper.simic.runs.practice_config import PracticeConfig
 from esper.simic.runs.search import BEST_FILE
-from esper.simic.runs.sweep_config import SweepConfig
+from esper.simic.runs.sweep_config import SweepConfig, Swept
 from esper.simic.runs.work import run_started, versions
 from esper.simic.statistics import interval, paired_difference
 from esper.tolaria.storage.runs import POINTS, read_run, read_summary
@@ -81,10 +80,10 @@ class SweepRun:
         self.results: list[dict[str, Any]] = []
         """How each point came out, in the order of the points."""
 
-    def _config(self, values: Mapping[str, Any]) -> ControllerRunConfig | PPORunConfig:
+    def _config(self, values: Mapping[str, Any]) -> Swept:
         """The config of a point. A sweep is a choice, so no point of it looks at the test split or at hosts of an examination."""
         config = replace_fields(self.config.method_config, values, "--over")
-        if isinstance(config, PPORunConfig):
+        if isinstance(config, PracticeConfig):
             return config
         require([Purpose.DEVELOPMENT], range(config.seed, config.seed + config.hosts), who="esper sweep")
         return replace(config, test=False)
@@ -107,7 +106,7 @@ class SweepRun:
     def begin(self) -> None:
         """Tell what begins, and how the points came out so far."""
         base = self.config.method_config
-        task = ",".join(base.task) if isinstance(base, PPORunConfig) else base.task
+        task = ",".join(base.task) if isinstance(base, PracticeConfig) else base.task
         about: dict[str, int | str] = {"method": self.config.method, "over": ", ".join(self.space), "round": self.round}
         self.hub.emit(run_started(self.command, self.config, task=task, hosts=base.hosts, rounds=self.rounds, **about))
         for result in self.results:
@@ -186,9 +185,9 @@ def told(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in values.items())
 
 
-def figures(config: ControllerRunConfig | PPORunConfig, summary: Mapping[str, Any]) -> dict[str, Any]:
+def figures(config: Swept, summary: Mapping[str, Any]) -> dict[str, Any]:
     """A finished run as a sweep compares it: the val score host by host, its mean with an interval, and how soon it converged."""
-    if isinstance(config, PPORunConfig):
+    if isinstance(config, PracticeConfig):
         examination = summary["examination"]
         seeds = [[row["task"], row["seed"]] for row in examination["rows"]]
         scores = [row["policy_score"] for row in examination["rows"]]

@@ -10,7 +10,11 @@ from esper.leyline.config import Count, check_ranges
 from esper.leyline.errors import ConfigError
 from esper.nissa.config import TelemetryConfig
 from esper.simic.growth.config import ControllerRunConfig
+from esper.simic.runs.expert_config import ExpertRunConfig
 from esper.simic.runs.ppo_config import PPORunConfig
+
+Swept = ControllerRunConfig | PPORunConfig | ExpertRunConfig
+"""What a sweep is made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,24 +28,26 @@ class SweepConfig:
     """Draw so many points at random; by default every combination of the values is one."""
     run: ControllerRunConfig | None = None
     learn: PPORunConfig | None = None
-    """What does not vary: the config of a run under a controller, or of a policy that learns. One of the two."""
+    expert: ExpertRunConfig | None = None
+    """What does not vary: the config of a run under a controller, or of a policy that learns, by PPO or by forked search. One of them."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if (self.run is None) == (self.learn is None):
-            raise ConfigError("a sweep needs either a table 'run' or a table 'learn': the method that it sweeps")
+        if [self.run, self.learn, self.expert].count(None) != 2:
+            raise ConfigError("a sweep needs one table of 'run', 'learn' and 'expert': the method that it sweeps")
 
     @property
-    def method_config(self) -> ControllerRunConfig | PPORunConfig:
+    def method_config(self) -> Swept:
         """What does not vary."""
-        found = self.run or self.learn
+        found = self.run or self.learn or self.expert
         assert found is not None
         return found
 
     @property
     def method(self) -> str:
         """The method of `esper train`."""
-        return "heuristic" if self.run is not None else "ppo"
+        config = self.method_config
+        return "heuristic" if isinstance(config, ControllerRunConfig) else config.method
 
     @property
     def seed(self) -> int:
