@@ -55,7 +55,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_bash_completes_without_starting_anything(scripts: Path) -> None:
-    program = ["source ../bash", "PATH=", "try() { COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _esper; echo \"${COMPREPLY[*]}\"; }"]
+    program = ["source ../bash", "PATH=", 'try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _esper; echo "${COMPREPLY[*]}"; }']
     program += ["try " + " ".join(f"'{word}'" for word in line.split(" ")) for line in EXPECTED]
     bash = shutil.which("bash")
     assert bash is not None
