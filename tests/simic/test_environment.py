@@ -19,7 +19,10 @@ from esper.leyline.errors import ConfigError, EsperError, UnknownNameError
 from esper.leyline.observation import OBSERVATION
 from esper.simic.environment import ActionError, GrowthEnv
 from esper.simic.environment.actions import Composites, Heads
-from tests.simic.tiny import heads, inner, make, masks_of, onward, uneven_task
+from esper.simic.growth.config import GrowthConfig
+from esper.simic.growth.environment import Growth, Start
+from esper.tolaria.training.config import TrainingConfig
+from tests.simic.tiny import OPEN, heads, inner, make, masks_of, onward, uneven_task
 
 IDS = ["esper/Growth-v0", "esper/GrowthFlat-v0"]
 
@@ -356,3 +359,19 @@ def test_an_environment_is_pickled_and_copied_in_the_middle_of_an_episode() -> N
     assert rest[0][-1][2], "the episode came to its end"
     starts = [each.reset(seed=1)[0].tolist() for each in (env, *twins)]
     assert starts[0] == starts[1] == starts[2], "and a copy begins anew like the original"
+
+
+def test_a_copy_made_before_a_decision_judges_what_the_decision_takes_like_the_original() -> None:
+    config = GrowthConfig(control=False, epochs=12, fix={"widths": "[2,2,2]", "train_size": "100"}, training=TrainingConfig(gates=OPEN))
+    growth = Growth(config)
+    growth.begin({0: Start("digits", 1)})
+    seen = growth.train()[0].observation
+    while not seen.masks.slots(Op.PRUNE)[0]:
+        growth.act({0: onward(seen.masks)})
+        seen = growth.train()[0].observation
+    twins = [pickle.loads(pickle.dumps(growth)), copy.deepcopy(growth)]
+    for each in (growth, *twins):
+        each.act({0: Decision(op=Op.PRUNE, slot=seen.masks.slot_names[0])})
+    governors = [each.hosts[0].host.governor.state() for each in (growth, *twins)]
+    assert governors[0]["losses"] == [], "the seed had influence, which the governor is told of"
+    assert governors[0] == governors[1] == governors[2]

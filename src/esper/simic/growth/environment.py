@@ -204,6 +204,7 @@ class Growth:
                 "state": run.state(),
                 "twin": next((other for other, each in self.hosts.items() if each is run.twin), run.twin),
                 "observation": run.observation,
+                "measurement": run.host.measurement,
             }
             for place, run in self.hosts.items()
         }
@@ -216,5 +217,5 @@ class Growth:
             run, observation, twin = self.hosts[place], saved["observation"], saved["twin"]
             run.load_state(saved["state"])
             run.twin = self.hosts[twin] if isinstance(twin, int) else twin
-            run.observation = observation
+            run.observation, run.host.measurement = observation, saved["measurement"]
         self.load_engines(state["engines"])

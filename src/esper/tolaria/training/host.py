@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,16 @@ class EpochPlan:
     """Operations that training takes: forward, backward."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Measurement:
+    """How the network was measured at the end of an epoch, before anything was decided on it."""
+
+    influence: Mapping[str, tuple[float, Style]] = field(default_factory=dict)
+    """Alpha and style of each seed that was blended in."""
+    scores: Mapping[Configuration, Score] = field(default_factory=dict)
+    """On val, with seeds and without."""
+
+
 class Host:
     """A host and everything that training it needs. All its randomness comes from `seed`, in separate streams."""
 
@@ -84,10 +94,8 @@ class Host:
         self.start_parameters = self.model.parameter_count()
         self.epoch = self.steps = self.germinated = self.fossilized = self.pruned = self.rollbacks = 0
         self.flops: dict[str, int] = dict.fromkeys(("forward", "backward", "validation", "counterfactual"), 0)
-        self._influence: dict[str, tuple[float, Style]] = {}
-        """Alpha and style of each seed that was blended in when the network was last measured, until the epoch ends."""
-        self._scores: dict[Configuration, Score] = {}
-        """How it was measured then, with seeds and without."""
+        self.measurement = Measurement()
+        """The last one, until what was decided on it has been carried out."""
 
     @property
     def done(self) -> bool:
@@ -173,7 +181,7 @@ class Host:
             due = self.snapshot.restored or self.epoch % self.config.governor.snapshot_every == 0
             if self.governor.healthy and due:
                 self.snapshot = self._snapshot()
-        self._influence, self._scores = self._influences(), scores.by
+        self.measurement = Measurement(self._influence(), scores.by)
         for part, spent in flops.items():
             self.flops[part] += spent
         found = measured(self.model, scores.by)
@@ -299,23 +307,23 @@ class Host:
         self.rollbacks += 1
         self.model.journal.append(RolledBack(reason=reason, to_epoch=self.snapshot.epoch, pruned=tuple(live)))
 
-    def _influences(self) -> dict[str, tuple[float, Style]]:
+    def _influence(self) -> dict[str, tuple[float, Style]]:
         states = {id: slot.state for id, slot in self.model.slots.items()}
         return {id: (state.alpha, state.style) for id, state in states.items() if state.stage in BLENDED}
 
     def _judge_anew(self) -> None:
         """Where seeds have lost influence on purpose, by a decision or a ramp that one began, or have another style, let the governor go by
         what the network was measured to be without them: that it was better with them is no anomaly."""
-        now = self._influences()
+        before, now = self.measurement, self._influence()
         lost = set()
-        for id, (alpha, style) in self._influence.items():
+        for id, (alpha, style) in before.influence.items():
             alpha_now, style_now = now.get(id, (0.0, style))
             if alpha_now < alpha or (alpha > 0.0 and style_now is not style):
                 lost.add(id)
         if lost:
-            known = self._scores.get(frozenset(self._influence) - lost)
+            known = before.scores.get(frozenset(before.influence) - lost)
             self.governor.begin_anew(*(() if known is None else (known.loss, known.accuracy)))
-        self._influence, self._scores = {}, {}
+        self.measurement = Measurement()
 
     def _drop_broken_seeds(self) -> None:
         """Prune seeds that are not finite: without influence yet they cannot hurt the host, which goes on."""
