@@ -175,6 +175,31 @@ def test_looking_leaves_every_network_and_the_random_stream_as_they_were(specime
         assert (1 if positions else 0) <= place.reach <= torch.tensor(positions).prod() * bool(positions)
 
 
+class Shared(nn.Module):
+    """One module under two names, one weight in two modules, and one parameter under two names of a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4))
+        self.alias = self.block
+        self.first, self.second = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.second.weight = self.first.weight
+        self.scale = nn.Parameter(torch.full((1,), 3.0))
+        self.same = self.scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(self.alias(x))) * self.scale * self.same
+
+
+def test_what_has_two_names_is_seen_and_keeps_its_values_under_both() -> None:
+    model = Shared()
+    owners = {name: id(tensor) for name, tensor in model.state_dict(keep_vars=True).items()}
+    values = {name: value.clone() for name, value in model.state_dict().items()}
+    assert reaches(model, images(), "block", "first", "second") == [9, 25, 49]
+    assert {name: id(tensor) for name, tensor in model.state_dict(keep_vars=True).items()} == owners
+    assert all(torch.equal(value, values[name]) for name, value in model.state_dict().items())
+
+
 # Capacity
 
 

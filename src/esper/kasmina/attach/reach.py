@@ -156,10 +156,20 @@ def _kept(model: nn.Module, places: Sequence[Place]) -> Iterator[dict[str, Tenso
 def _run(model: nn.Module, example: Example, dtype: torch.dtype | None) -> None:
     """A forward pass with the stand-ins. They hang in the model in place of its weights while it runs, and take hardly any memory."""
     with untouched(model), evaluating(model), no_fast_path():
-        tensors = {name: _stand_in(name, p, number, dtype) for number, (name, p) in enumerate(model.named_parameters())}
+        stand_ins = {id(p): _stand_in(name, p, number, dtype) for number, (name, p) in enumerate(model.named_parameters())}
+        tensors = {name: stand_ins[id(p)] for name, p in _at_each_place(model)}
         tensors |= {name: _statistic(name, buffer, dtype) for name, buffer in model.named_buffers() if buffer.is_floating_point()}
         args = () if isinstance(example, dict) else tuple(example) if isinstance(example, (tuple, list)) else (example,)
-        functional_call(model, tensors, args, example if isinstance(example, dict) else None)
+        functional_call(model, tensors, args, example if isinstance(example, dict) else None, tie_weights=False)
+
+
+def _at_each_place(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Every place that a parameter has, once: all names of one that modules share, and one name of a module that has several.
+
+    torch finds the other names by itself if it is let, but then puts a stand-in back for the weight of a module that has two.
+    """
+    for path, module in model.named_modules():
+        yield from module.named_parameters(prefix=path, recurse=False, remove_duplicate=False)
 
 
 def _stand_in(name: str, parameter: Tensor, number: int, dtype: torch.dtype | None) -> Tensor:
