@@ -195,6 +195,14 @@ def test_the_critic_learns_what_hosts_earn():
     assert reports[-1]["train/explained_variance"] > 0.9
 
 
+def test_what_the_critic_foresaw_is_told_of_before_it_learns_from_the_round():
+    problem, told = KnownReturn(16), []
+    for rate in (0.0, 1e-2):
+        learner = ExpertLearner(new_policy(problem), quick(learning_rate=rate, batch=4, epochs=16), rounds=2)
+        told.append(learner.update(bare(play(learner.policy, problem, 0, greedy=True)))["train/explained_variance"])
+    assert told[0] == pytest.approx(told[1])
+
+
 def test_searches_of_hosts_with_other_slots_and_steps_are_learned_from_together():
     few, many = Sentinel(8), Sentinel(6)
     many.slots, many.steps = 3, 25  # type: ignore[misc]

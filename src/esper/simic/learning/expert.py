@@ -6,8 +6,8 @@ end, after rent. The policy learns to prefer the better ones by as much as they 
     loss = KL(softmax(scores / temperature) || softmax(preferences)),
 
 over the candidates of the moment. A preference is what the likeliest decision is taken by, so the policy that is examined is the one that
-learns. No critic, no credit assignment: a fork differs from its host in one decision, and so does what becomes of them. Everywhere else
-the policy is held near what it was, by KL(before || now).
+learns. No critic, no credit assignment: a fork differs from its host in one decision, and so does what becomes of them. In every step the
+policy is held near what it was, by KL(before || now).
 
 Beside it the critic learns what the hosts earned by the reward, which PPO goes on from and watchers look at.
 """
@@ -170,13 +170,14 @@ class ExpertLearner:
 
     @torch.no_grad()
     def _moved(self, search: Search, before: Policy) -> dict[str, float]:
-        """How far the update moved the policy on the newest hosts, how sure it is there, and how much of their returns it foresees."""
+        """On the newest hosts: how far the update moved the policy, how sure it is there, and how much of their returns its critic foresaw
+        before it learned from them."""
         old = ActionDistribution(before.logits(search.observations), search.observations)
         new = ActionDistribution(self.policy.logits(search.observations), search.observations)
         scores = new.score(new.mode())
         free = search.weight.unsqueeze(-1) * (scores.matters & (scores.legal > 1))
         entropies = (scores.normalised_entropies * free).sum(dim=(0, 1)) / free.sum(dim=(0, 1))
-        values = self.policy.value_head.denormalise(self.policy.normalised_values(search.observations))
+        values = before.value_head.denormalise(before.normalised_values(search.observations))
         returns = discounted(search.reward * search.weight, self.config.gamma)
         found = {f"train/entropy/{head.value}": float(entropies[place]) for place, head in enumerate(HEADS) if free[..., place].any()}
         explained = explained_variance(values, returns, search.weight)
