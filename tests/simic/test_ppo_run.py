@@ -258,6 +258,18 @@ def test_room_is_made_for_the_largest_host_of_the_family() -> None:
     assert (buffer.steps, buffer.observations.slot_count) == (5, 3)
 
 
+def test_an_episode_is_recorded_with_the_steps_and_slots_that_its_host_has(tmp_path: Path) -> None:
+    with uneven_task() as name:
+        config = replace(TINY, rounds=1, hosts=6, pool=0, task=(name,), epochs=None, fix={}, control=False)
+        run = PPORun(config, Hub(), folder=tmp_path)
+        run.run_round()
+        hosts = [run.playing.environment.hosts[place].host for place in range(6)]  # type: ignore[attr-defined]
+        episodes, _ = read_episodes([tmp_path])
+    shapes = [tuple(episode.batch.costs.shape[:2]) for episode in episodes]
+    assert shapes == [(host.member.epochs, len(host.model.slot_ids)) for host in hosts]
+    assert {slots for _, slots in shapes} == {2, 3}
+
+
 def test_mistakes_are_found_before_anything_is_trained(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="digits"):
         PPORun(replace(TINY, task=("digit",)), Hub())

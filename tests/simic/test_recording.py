@@ -15,7 +15,7 @@ from esper.leyline.config import load
 from esper.leyline.errors import ConfigError, RunError
 from esper.leyline.reports import GateConfig
 from esper.simic.growth.config import ControllerRunConfig, GrowthConfig
-from esper.simic.growth.recording import FOLDER, EpisodeRecorder, read_episodes, rules_of, write_episode
+from esper.simic.growth.recording import FOLDER, EpisodeRecorder, read_episodes, rules_of
 from esper.simic.learning.dataset import EpisodeDataset, allowed, read_dataset, split, stack
 from esper.simic.rewards import RewardConfig
 from esper.tamiyo import Observation
@@ -57,16 +57,6 @@ def test_what_was_recorded_comes_back_bit_for_bit(tmp_path: Path) -> None:
         fits = seen.masks.blueprint_mask
         assert (episode.batch.costs[row].numpy() > 0).tolist() == (fits & (seen.costs > 0)).tolist()
         assert tuple(episode.actions[row].tolist()) == seen.masks.indices(decision)
-
-
-def test_costs_are_recorded_for_the_slots_that_the_host_has(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", [[(place(0), WAIT, 0.0)]])
-    (episode,), blueprints = read_episodes([tmp_path / "run"])
-    wide = {**episode.batch.tensors(), "actions": episode.actions, "rewards": episode.rewards}
-    wide["costs"] = torch.nn.functional.pad(episode.batch.costs, (0, 0, 0, 3))
-    write_episode(next((tmp_path / "run" / FOLDER).iterdir()), wide, blueprints, episode.about)
-    (again,), _ = read_episodes([tmp_path / "run"])
-    assert torch.equal(again.batch.costs, episode.batch.costs)
 
 
 def test_a_full_disk_is_a_run_error_and_leaves_the_episode_before(tmp_path: Path) -> None:

@@ -82,8 +82,6 @@ class EpisodeRecorder:
 
 def write_episode(path: Path, tensors: dict[str, Tensor], blueprints: Sequence[str], about: dict[str, Any]) -> None:
     """Write an episode, whole or not at all: the fields of ObservationBatch, `actions` and `rewards`, each [steps, ...]."""
-    # A round pads its hosts to the slots of the one that has most; what can grow says how many this one has.
-    tensors = {**tensors, "costs": tensors["costs"][:, : tensors["blueprint_mask"].shape[1]]}
     metadata = {"schema": OBSERVATION.fingerprint(), "blueprints": json.dumps(blueprints), "about": json.dumps(about)}
     content = safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata)
     try:

@@ -346,7 +346,7 @@ def episode_tensors(rollout: Rollout, row: int, slots: int) -> dict[str, Tensor]
     """One episode of a round as it is recorded: without the padding of its steps and slots."""
     steps = int(rollout.lengths()[row])
     tensors = {name: tensor[row, :steps] for name, tensor in rollout.observations.tensors().items()}
-    for name in ("slots", "blueprints", "exists", "blueprint_mask"):  # [steps, slots, ...]
+    for name in ("slots", "blueprints", "exists", "blueprint_mask", "costs"):  # [steps, slots, ...]
         tensors[name] = tensors[name][:, :slots]
     tensors["slot_mask"] = tensors["slot_mask"][:, :, :slots]  # [steps, ops, slots]
     return {**tensors, "actions": rollout.actions[row, :steps], "rewards": rollout.reward[row, :steps]}
