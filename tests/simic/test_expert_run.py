@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from esper.cli.scenes import scene_of
+from esper.karn.record import Record
+from esper.karn.views.overview import overview
 from esper.leyline.config import load
 from esper.leyline.errors import ConfigError
 from esper.leyline.events import Decided, HostFinished, HostStarted, PolicyUpdated, RunStarted
@@ -23,6 +26,7 @@ from esper.tamiyo.controllers.prior import Prior
 from esper.tamiyo.policy.policy_file import save_policy
 from esper.tamiyo.policy.policy_header import read_header
 from esper.tolaria.storage.runs import read_summary
+from tests.karn.copies import cut_short
 from tests.simic.runs import Crash, CrashAfter, StopAfter, keep_to, opinionated, policy_of
 from tests.simic.tiny import uneven_task
 
@@ -143,6 +147,13 @@ def test_a_round_tells_what_forks_cost_and_what_they_showed(whole: Path) -> None
         assert figures["rollout/score"] == pytest.approx(sum(points) / 3)
         assert figures["rollout/ep_len_mean"] == 5
         assert "rollout/against_control" in figures, "hosts have controls, though their forks have none"
+
+
+def test_progress_counts_an_examination_by_what_trains_side_by_side_in_a_round(whole: Path, tmp_path: Path) -> None:
+    record = Record(cut_short(whole, tmp_path / "run", rounds=1))
+    (begun,) = [each.event for each in read_events(whole / "events.jsonl") if isinstance(each.event, RunStarted)]
+    assert scene_of(begun).total() == 3 + 1, "six arms of two hosts are less than three hosts with twelve forks"
+    assert overview(record)["progress"]["share"] == 1 / 4
 
 
 def test_the_policy_says_how_it_came_about(whole: Path) -> None:

@@ -225,8 +225,10 @@ class LearningScene(Scene):
         return f"  an episode earned {event.metrics['rollout/ep_rew_mean']:+.3f}: {_parts(parts)}"
 
     def total(self) -> int:
-        started = self.started
-        return started.rounds + -(-int(started.about["arms"]) * int(started.about["examined"]) // started.hosts)
+        started, about = self.started, self.started.about
+        # An examination has no forks, which take most of a round.
+        of_round = started.hosts + int(about.get("forks", 0))
+        return started.rounds + -(-int(about["arms"]) * int(about["examined"]) // of_round)
 
     def body(self) -> list[RenderableType]:
         from rich.table import Table

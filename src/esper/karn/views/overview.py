@@ -114,7 +114,7 @@ def _share(record: Record, method: str, done: int, total: int) -> float:
     about = (record.last("run_started") or {}).get("about", {})
     if method in PRACTICE and "arms" in about and "examined" in about:
         hosts = record.last("run_started")["hosts"]  # type: ignore[index]
-        each = int(about["examined"]) / hosts
+        each = int(about["examined"]) / (hosts + int(about.get("forks", 0)))
         return min(1.0, (done + each * record.count("arm_examined")) / (total + ceil(int(about["arms"]) * each)))
     return min(1.0, done / total) if total else 0.0
 
