@@ -16,7 +16,7 @@ EXPECTED = {
     "esper ": " ".join(COMMANDS),
     "esper tr": "train",
     "esper --v": "--version",
-    "esper train ": "heuristic ppo bc iql",
+    "esper train ": "heuristic ppo expert bc iql",
     "esper train heuristic --hos": "--hosts",
     "esper train heuristic --heuristic.temp": "--heuristic.tempo",
     "esper train heuristic --task ": TASKS,

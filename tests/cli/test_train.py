@@ -156,7 +156,7 @@ def test_the_help_of_every_command_needs_no_torch() -> None:
     assert done.returncode == 0, done.stderr
     assert re.findall(r"==== (\w+) --help: torch (\w+)", done.stdout) == [(name, "False") for name in COMMANDS]
     assert re.findall(r"==== train (\w+) --help-all: torch (\w+)", done.stdout) == [(name, "False") for name in METHODS]
-    assert done.stdout.count("--training.clip X") == 2, "only --help-all of heuristic and ppo shows the settings of training"
+    assert done.stdout.count("--training.clip X") == 3, "only --help-all of what trains hosts shows the settings of training"
     assert "--fix [NAME=VALUE ...]" in done.stdout
 
 

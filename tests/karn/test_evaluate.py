@@ -20,7 +20,7 @@ from esper.karn.red_flags import red_flags
 from esper.karn.report import Diagnosis, Report
 from esper.karn.subjects import find_subjects
 from esper.kasmina.blueprints import blueprint, unregister
-from esper.leyline.actions import Head
+from esper.leyline.actions import Head, Style
 from esper.leyline.errors import ConfigError, EsperError
 from esper.leyline.reports import Topology
 from esper.tamiyo.controllers.prior import Prior
@@ -100,7 +100,8 @@ def test_a_critic_that_is_wrong_is_flagged(healthy: Report) -> None:
 def test_hosts_that_seeds_break_are_flagged() -> None:
     blueprint("exploding", Topology.MAP2D, purpose="breaks its host")(lambda shape: Exploding())
     try:
-        policy = biased(GERMINATE=5.0, ADVANCE=9.0)
+        # Added, as the multiplying style bounds what a seed can do to its host, whatever it gives out.
+        policy = biased(choices={Head.STYLE: Style.LINEAR_ADD}, GERMINATE=5.0, ADVANCE=9.0)
         policy.heads.choices["blueprint"].bias.data[policy.config.blueprints.index("exploding")] += 30.0
         (found,) = evaluate([policy], tiny(hosts=2, epochs=8)).diagnoses
     finally:
