@@ -21,7 +21,6 @@ from esper.simic.growth.environment import Growth, Start
 from esper.simic.growth.play import ControllerDecider, Play
 from esper.simic.runs.compare import CompareRun
 from esper.simic.runs.compare_config import CompareConfig
-from esper.simic.runs.comparison import breakdown, front
 from esper.simic.runs.controller import ControllerRun
 from esper.simic.runs.ppo import PPORun
 from esper.simic.runs.ppo_config import PPORunConfig
@@ -212,37 +211,6 @@ def test_a_comparison_of_several_tasks_goes_on_from_anywhere_with_the_plans_it_b
     assert {**went_on, "wall_clock": 0, "run": 0} == {**left_alone, "wall_clock": 0, "run": 0}
 
 
-# Statistics of rows
-
-
-def row(arm: str, seed: int, score: float, **values: Any) -> dict[str, Any]:
-    return {"arm": arm, "task": "digits", "seed": seed, "score": score, "test_accuracy": score, **values}
-
-
-def test_the_front_holds_what_no_other_arm_beats_for_less() -> None:
-    costs = {"cheap": (1, 10.0), "beaten": (3, 9.0), "dear": (5, 30.0), "dearer": (6, 30.0)}
-    arms = {name: [row(name, 0, reached, parameters=cost)] for name, (cost, reached) in costs.items()}
-    assert front(arms, "parameters") == ["cheap", "dear"]
-
-
-GAINS = {"a": 2.0, "b": 1.0}
-
-
-def test_the_breakdown_names_every_field_in_which_hosts_differ() -> None:
-    members = [{"kernel": 1 + 2 * (i % 2), "width": 8} for i in range(12)]
-    arms = {name: [row(name, i, gain * each["kernel"], member=each) for i, each in enumerate(members)] for name, gain in GAINS.items()}
-    one, three = breakdown(arms)
-    assert (one["task"], one["field"], one["value"], one["hosts"], one["score"]) == ("digits", "kernel", 1, 6, {"a": 2.0, "b": 1.0})
-    assert (three["value"], three["against"]["b"]["mean"], three["against"]["b"]["low"]) == (3, 3.0, 3.0)
-
-
-def test_the_breakdown_of_several_tasks_looks_within_each() -> None:
-    members = {"digits": [{"kernel": 1}, {"kernel": 3}], "stdlib": [{"kernel": 3}, {"kernel": 3}]}
-    arms = {name: [row(name, i, 1.0, task=task, member=each) for task in members for i, each in enumerate(members[task])] for name in GAINS}
-    found = [(part["task"], part["field"], part["value"]) for part in breakdown(arms)]
-    assert found == [("digits", "", ""), ("stdlib", "", ""), ("digits", "kernel", 1), ("digits", "kernel", 3)]
-
-
 # Seeds and the test split
 
 
@@ -317,8 +285,9 @@ def test_another_policy_under_the_same_name_is_refused(tmp_path: Path) -> None:
         ({"tuned": "{folder}/odd.toml"}, ConfigError, "expected a \\[heuristic\\] table"),
         ({"policies": ("{folder}/none.toml",)}, ConfigError, "none.toml"),
         ({"plan": "{folder}/wrong.toml"}, ConfigError, "perio"),
+        ({"task": ("digits", "stdlib", "digits")}, ConfigError, "'task' has 'digits' twice"),
         ({"arms": ("searched",)}, ConfigError, "the arm 'searched' needs --searched TASK=FILE for each task"),
-        ({"searched": {"digit": "{folder}/odd.toml"}}, ConfigError, "plan for 'digit', which is not compared; did you mean 'digits'"),
+        ({"searched": {"digit": "{folder}/odd.toml"}}, ConfigError, "plan for 'digit', which is not among the tasks: digits"),
         ({"searched": {"digits": "{folder}/odd.toml"}, "task": ("digits", "stdlib")}, ConfigError, "no plan for 'stdlib'; expected one"),
         ({"searched": {"digits": "{folder}/rule.toml"}}, ConfigError, "rule.toml has the tables .*; expected a \\[fixed\\] table"),
         ({"searched": {"digits": "{folder}/none.toml"}}, ConfigError, "no config file at .*none.toml"),
@@ -336,5 +305,6 @@ def test_what_cannot_be_compared_is_one_sentence(changes: dict[str, Any], error:
             return {name: put(each) for name, each in value.items()}
         return Path(value.format(folder=tmp_path)) if isinstance(value, str) else tuple(each.format(folder=tmp_path) for each in value)
 
+    wanted = {name: put(value) for name, value in changes.items()}
     with pytest.raises(error, match=words):
-        CompareRun(replace(TINY, **{name: put(value) for name, value in changes.items()}), Hub())
+        CompareRun(replace(TINY, **wanted), Hub())

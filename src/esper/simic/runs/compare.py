@@ -175,6 +175,7 @@ class CompareRun:
             "seeds": {"first": seeds[0], "count": len(seeds)},
             "versions": versions(),
             "policies": [each.name for each in contenders(self.config)],
+            "sizes": self.config.sizes,
             "comparison": statistics(rows),
             "rows": rows,
             "wall_clock": {arm: sum(self.seconds[part] for part in self.parts if _arm(part) == arm) for arm in self.arms},

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from esper.leyline.config import Count, NonNegativeInt, Range, check_ranges, from_mapping, read_toml
-from esper.leyline.errors import ConfigError, RunError, nearest, unknown
+from esper.leyline.errors import ConfigError, RunError, unknown
 from esper.leyline.seeds import Purpose
 from esper.simic.growth.config import CARRIED_OUT, ControllerRunConfig, GrowthConfig, processes
 from esper.simic.growth.naming import decider_names, find_policy
@@ -79,6 +79,8 @@ class CompareConfig(GrowthConfig):
         check_ranges(self)
         if not self.task:
             raise ConfigError("'task' is empty; expected the name of a task, or several")
+        if again := [task for task in self.task if self.task.count(task) > 1]:
+            raise ConfigError(f"'task' has {again[0]!r} twice; the same hosts again would only look like more of them")
         if self.control:
             raise ConfigError("'control' is true; a comparison has the arm 'wait' in its place")
 
@@ -156,7 +158,7 @@ def searched(config: CompareConfig) -> Contender:
     """The plan that a search found for each task alone. Raises ConfigError for tasks without plan and plans without task."""
     for task in config.searched:
         if task not in config.task:
-            raise ConfigError(f"--searched: there is a plan for {task!r}, which is not compared; {nearest(task, config.task)}")
+            raise ConfigError(f"--searched: there is a plan for {task!r}, which is not among the tasks: {', '.join(config.task)}")
     for task in config.task:
         if task not in config.searched:
             raise ConfigError(f"--searched: there is no plan for {task!r}; expected one for each task: {task}=FILE")
