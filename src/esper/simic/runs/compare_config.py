@@ -27,7 +27,7 @@ FROM_FILES = {
     SEARCHED: "--searched TASK=FILE for each task: a TOML file with a [fixed] table, which esper headroom writes",
     TUNED: "--tuned FILE: a TOML file with a [heuristic] table, which esper tune heuristic writes",
 }
-"""What the arms need that there are where there is a file for them."""
+"""What the arms need that are there only with a file for them."""
 PLAN_FILE = "plan.toml"
 """In the folder of a search for headroom: the best single plan, for `--config` and comparisons."""
 TABLES = ("best.toml", PLAN_FILE)
