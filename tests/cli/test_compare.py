@@ -190,8 +190,8 @@ def test_a_sweep_that_may_gain_nothing_is_said_in_words() -> None:
         if row["arm"] == "sweep":
             row["score"] += 1.0 if row["seed"] % 2 else -0.9
     found["comparison"] = statistics(found["rows"])
-    known = "that gain (+0.05 [-1.04, +1.14] points over wait) cannot be told from zero"
-    assert verdict(found)[-1] == f"which share of the gain of the sweep over 8 sizes is reached has no bounds: {known}"
+    known = "the gain of the sweep over 8 sizes (+0.05 [-1.04, +1.14] points over wait) cannot be told from zero"
+    assert verdict(found)[-1] == f"{known}, so nothing bounds which share of it is reached"
     title, (mine, _) = next((title, rows) for title, rows in tables(found).items() if title.startswith("the sweep over 8 sizes"))
     assert "unbounded where that gain may be nothing" in title
     assert str(mine["share"]).endswith(" %, but unbounded")
@@ -209,6 +209,16 @@ def test_the_tables_fit_into_80_columns(capsys: pytest.CaptureFixture[str]) -> N
     told = capsys.readouterr().out
     assert max(map(len, told.splitlines())) <= 80
     assert "mine  wait   -42.00 [-43.79, -40.21]" in told
+
+
+def test_several_tasks_have_a_sentence_each_where_there_are_hosts_enough() -> None:
+    found = summary(12, 10.0, 20.0)
+    for row in found["rows"]:
+        row["task"] = "digits" if row["seed"] < 7 else "stdlib"
+    found["comparison"] = statistics(found["rows"])
+    every, digits = verdict(found)[-2:]
+    assert every == "mine reaches 50 % [50 %, 50 %] of the gain of the sweep over 8 sizes for 4.50 times its operations"
+    assert digits == f"on digits {every}"
 
 
 ARMS = ("tamiyo-1", *(arm for arm in BASELINES if "static" not in arm), STATIC_FINAL, STATIC_FLOPS, STATIC_LARGEST)

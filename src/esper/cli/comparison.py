@@ -109,7 +109,7 @@ def verdict(summary: Summary) -> list[str]:
     for policy in summary["policies"]:
         said.append(_sentence(policy, comparison["pairs"]))
         said += [_ruined(pair) for pair in comparison["pairs"] if (pair["first"], pair["second"]) == (policy, "wait")]
-    return said + _shares(summary)
+    return said + [sentence for part in comparison["sweep"] for sentence in _shares(part, summary)]
 
 
 def _sentence(policy: str, pairs: Sequence[dict[str, Any]]) -> str:
@@ -133,19 +133,19 @@ def _ruined(pair: dict[str, Any]) -> str:
     return f"{pair['first']} {behind} on {round(found['mean'] * found['n'])} of {found['n']} hosts, {_percent(found, 1)}"
 
 
-def _shares(summary: Summary) -> list[str]:
-    """Which share of a sweep's gain each policy reached, on all hosts; or in words why none can be said."""
-    if not summary["comparison"]["sweep"]:
-        return []
-    every, sweep = summary["comparison"]["sweep"][0], _sweep(summary)
-    gain, policies = every["gain"][SWEEP], [policy for policy in summary["policies"] if policy in every["share"]]
-    if gain["low"] > 0:
-        shares = [(policy, _percent(every["share"][policy], 0), every["operations"][policy]) for policy in policies]
-        return [f"{policy} reaches {share} of the gain of {sweep} for {spent:.2f} times its operations" for policy, share, spent in shares]
+def _shares(part: dict[str, Any], summary: Summary) -> list[str]:
+    """Which share of a sweep's gain each policy reached, on all hosts or on those of a task; or in words why none can be said."""
+    where, sweep, gain = f"on {part['task']} " if part["task"] else "", _sweep(summary), part["gain"][SWEEP]
     known = f"{_with_bounds(gain, '+')} points over wait"
+    if gain["low"] is None:
+        return []
     if gain["high"] < 0:
-        return [f"{sweep} does worse than wait ({known}), so there is no gain to reach a share of"]
-    return [f"which share of the gain of {sweep} is reached has no bounds: that gain ({known}) cannot be told from zero"]
+        return [f"{where}{sweep} does worse than wait ({known}), so there is no gain to reach a share of"]
+    if gain["low"] <= 0:
+        return [f"{where}the gain of {sweep} ({known}) cannot be told from zero, so nothing bounds which share of it is reached"]
+    shares = {policy: _percent(part["share"][policy], 0) for policy in summary["policies"] if policy in part["share"]}
+    spent = {policy: f"{part['operations'][policy]:.2f} times its operations" for policy in shares}
+    return [f"{where}{policy} reaches {share} of the gain of {sweep} for {spent[policy]}" for policy, share in shares.items()]
 
 
 def times(ratio: float) -> str:
