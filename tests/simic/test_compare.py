@@ -21,7 +21,6 @@ from esper.simic.growth.environment import Growth, Start
 from esper.simic.growth.play import ControllerDecider, Play
 from esper.simic.runs.compare import CompareRun
 from esper.simic.runs.compare_config import CompareConfig
-from esper.simic.runs.comparison import breakdown, front
 from esper.simic.runs.controller import ControllerRun
 from esper.simic.runs.ppo import PPORun
 from esper.simic.runs.ppo_config import PPORunConfig
@@ -64,6 +63,20 @@ def compared(config: CompareConfig) -> dict[str, Any]:
         return run.end()
     finally:
         run.close()
+
+
+TASKS = replace(TINY, task=("digits", "stdlib"), seeds=3, epochs=3, fix={"train_size": "64"})
+"""A few hosts of two tasks each, in chunks of two."""
+PLANS = {"digits": 'blueprints = ["depthwise"]\nseeds = 1\nfirst = 1\n', "stdlib": 'blueprints = ["mlp_small"]\nseeds = 2\nperiod = 1\n'}
+
+
+def searched(folder: Path) -> dict[str, Path]:
+    """A plan for each task: for the first in the folder of a search, for the second as a file."""
+    (folder / "headroom").mkdir()
+    found = {"digits": folder / "headroom", "stdlib": folder / "text.toml"}
+    (found["digits"] / "plan.toml").write_text(f"# the best single plan\n[fixed]\n{PLANS['digits']}")
+    found["stdlib"].write_text(f"[fixed]\n{PLANS['stdlib']}")
+    return found
 
 
 def rows_of(summary: dict[str, Any], arm: str) -> list[dict[str, Any]]:
@@ -141,35 +154,61 @@ def test_a_plan_is_what_fixed_does(tmp_path: Path) -> None:
     assert rows_of(summary, "fixed") == rows_of(summary, "wait") == rows_of(summary, tmp_path.name), "which is a run folder as well"
 
 
-# Statistics of rows
+# Several tasks
 
 
-def row(arm: str, seed: int, score: float, **values: Any) -> dict[str, Any]:
-    return {"arm": arm, "task": "digits", "seed": seed, "score": score, "test_accuracy": score, **values}
+def test_tasks_are_played_one_after_another_and_no_chunk_has_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = []
+
+    def noted(self: Play, *given: Any) -> list[Any]:
+        played.append([(host.arm, host.task, host.seed - Purpose.EXAMINATION.first) for host in self.started])
+        return through(self, *given)
+
+    through = Play.through
+    monkeypatch.setattr(Play, "through", noted)
+    summary = compared(replace(TASKS, epochs=1))
+    chunks = [("digits", [0, 1]), ("digits", [2]), ("stdlib", [0, 1]), ("stdlib", [2])]
+    assert played == [[(arm, task, seed) for seed in seeds] for task, seeds in chunks for arm in ("fixed", "wait")]
+    every = [(task, seed) for task in TASKS.task for seed in Purpose.EXAMINATION.seeds(3)]
+    for arm in ("fixed", "wait"):
+        assert [(row["task"], row["seed"]) for row in rows_of(summary, arm)] == every
 
 
-def test_the_front_holds_what_no_other_arm_beats_for_less() -> None:
-    costs = {"cheap": (1, 10.0), "beaten": (3, 9.0), "dear": (5, 30.0), "dearer": (6, 30.0)}
-    arms = {name: [row(name, 0, reached, parameters=cost)] for name, (cost, reached) in costs.items()}
-    assert front(arms, "parameters") == ["cheap", "dear"]
+def test_static_final_of_several_tasks_is_what_grew_on_this_very_host() -> None:
+    summary = compared(replace(TASKS, epochs=6, seeds=1, arms=("static-final",)))
+    grown, static = rows_of(summary, "fixed"), rows_of(summary, "static-final")
+    assert any(row["growth"] > 1 for row in grown), "something grew"
+    assert [row["parameters"] for row in grown] == [row["parameters"] for row in static]
 
 
-GAINS = {"a": 2.0, "b": 1.0}
+def test_a_plan_for_each_task_is_what_searched_does_there(tmp_path: Path) -> None:
+    summary = compared(replace(TASKS, seeds=2, searched=searched(tmp_path)))
+    assert list(summary["comparison"]["arms"]) == ["fixed", "wait", "searched"]
+    grown = {row["task"]: {seed["blueprint"] for seed in row["slots"].values()} - {""} for row in rows_of(summary, "searched")}
+    assert grown == {"digits": {"depthwise"}, "stdlib": {"mlp_small"}}
+    assert {(row["task"], row["germinated"]) for row in rows_of(summary, "searched")} == {("digits", 1), ("stdlib", 2)}
+    alone = compared(replace(TASKS, seeds=2, task=("stdlib",), plan=tmp_path / "text.toml"))
+    assert rows_of(alone, "fixed") == rows_of(summary, "searched")[2:], "as if the task were alone"
 
 
-def test_the_breakdown_names_every_field_in_which_hosts_differ() -> None:
-    members = [{"kernel": 1 + 2 * (i % 2), "width": 8} for i in range(12)]
-    arms = {name: [row(name, i, gain * each["kernel"], member=each) for i, each in enumerate(members)] for name, gain in GAINS.items()}
-    one, three = breakdown(arms)
-    assert (one["task"], one["field"], one["value"], one["hosts"], one["score"]) == ("digits", "kernel", 1, 6, {"a": 2.0, "b": 1.0})
-    assert (three["value"], three["against"]["b"]["mean"], three["against"]["b"]["low"]) == (3, 3.0, 3.0)
-
-
-def test_the_breakdown_of_several_tasks_looks_within_each() -> None:
-    members = {"digits": [{"kernel": 1}, {"kernel": 3}], "stdlib": [{"kernel": 3}, {"kernel": 3}]}
-    arms = {name: [row(name, i, 1.0, task=task, member=each) for task in members for i, each in enumerate(members[task])] for name in GAINS}
-    found = [(part["task"], part["field"], part["value"]) for part in breakdown(arms)]
-    assert found == [("digits", "", ""), ("stdlib", "", ""), ("digits", "kernel", 1), ("digits", "kernel", 3)]
+def test_a_comparison_of_several_tasks_goes_on_from_anywhere_with_the_plans_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = searched(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    here = {task: path.relative_to(tmp_path) for task, path in plans.items()}
+    config = replace(TASKS, epochs=1, seeds=2, together=1, arms=(), searched=here)
+    left_alone = start(config, tmp_path / "alone", "a comparison")
+    with pytest.raises(Crash):
+        start(config, tmp_path / "crashed", "a comparison", display=CrashAfter(5))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    plans["stdlib"].write_text("[fixed]\nseeds = 0\n")
+    with pytest.raises(CheckpointError, match=r"text\.toml is not what the comparison was started with"):
+        resume(tmp_path / "crashed")
+    plans["stdlib"].write_text(f"[fixed]\n{PLANS['stdlib']}")
+    went_on = resume(tmp_path / "crashed")
+    assert {**went_on, "wall_clock": 0, "run": 0} == {**left_alone, "wall_clock": 0, "run": 0}
 
 
 # Seeds and the test split
@@ -246,14 +285,26 @@ def test_another_policy_under_the_same_name_is_refused(tmp_path: Path) -> None:
         ({"tuned": "{folder}/odd.toml"}, ConfigError, "expected a \\[heuristic\\] table"),
         ({"policies": ("{folder}/none.toml",)}, ConfigError, "none.toml"),
         ({"plan": "{folder}/wrong.toml"}, ConfigError, "perio"),
+        ({"task": ("digits", "stdlib", "digits")}, ConfigError, "'task' has 'digits' twice"),
+        ({"arms": ("searched",)}, ConfigError, "the arm 'searched' needs --searched TASK=FILE for each task"),
+        ({"searched": {"digit": "{folder}/odd.toml"}}, ConfigError, "plan for 'digit', which is not among the tasks: digits"),
+        ({"searched": {"digits": "{folder}/odd.toml"}, "task": ("digits", "stdlib")}, ConfigError, "no plan for 'stdlib'; expected one"),
+        ({"searched": {"digits": "{folder}/rule.toml"}}, ConfigError, "rule.toml has the tables .*; expected a \\[fixed\\] table"),
+        ({"searched": {"digits": "{folder}/none.toml"}}, ConfigError, "no config file at .*none.toml"),
+        ({"searched": {"digits": "{folder}"}}, RunError, "holds no plan; expected the folder of a finished esper headroom"),
+        ({"searched": {"digits": "{folder}/wrong.toml"}}, ConfigError, "perio"),
     ],
 )
 def test_what_cannot_be_compared_is_one_sentence(changes: dict[str, Any], error: type[Exception], words: str, tmp_path: Path) -> None:
     (tmp_path / "odd.toml").write_text("[fixed]\nseeds = 1\n")
     (tmp_path / "wrong.toml").write_text("[fixed]\nperio = 1\n")
-    put = {
-        name: Path(value.format(folder=tmp_path)) if isinstance(value, str) else tuple(each.format(folder=tmp_path) for each in value)
-        for name, value in changes.items()
-    }
+    (tmp_path / "rule.toml").write_text("[heuristic]\n")
+
+    def put(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: put(each) for name, each in value.items()}
+        return Path(value.format(folder=tmp_path)) if isinstance(value, str) else tuple(each.format(folder=tmp_path) for each in value)
+
+    wanted = {name: put(value) for name, value in changes.items()}
     with pytest.raises(error, match=words):
-        CompareRun(replace(TINY, **put), Hub())
+        CompareRun(replace(TINY, **wanted), Hub())

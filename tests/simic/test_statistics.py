@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from esper.simic.statistics import LEAST_HOSTS, interval, iqm, paired_difference, probability_of_improvement, t_quantile
+from esper.simic.statistics import (
+    LEAST_HOSTS,
+    interval,
+    iqm,
+    paired_difference,
+    probability_of_improvement,
+    ratio_of_means,
+    share_behind,
+    t_quantile,
+)
 
 TRIALS = 4000
 SIZES = (6, 10, 20, 200)
@@ -65,6 +74,71 @@ def test_the_interval_of_a_probability_of_improvement_holds(hosts: int) -> None:
     assert 0.92 <= np.mean(held) <= 0.97
 
 
+SHARE = 0.9
+"""Of one mean in another, below."""
+
+
+def gains(kind: str, hosts: int, under: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Gains that have to do with each other, shape [2, trials, hosts]: means of SHARE * under and of under."""
+    noise = drawn(kind, hosts, 2 * TRIALS).reshape(2, TRIALS, hosts)
+    return SHARE * under + 0.7 * noise[1] + 0.5 * noise[0], under + noise[1]
+
+
+@pytest.mark.parametrize(("kind", "hosts"), list(product(KINDS, SIZES)))
+def test_the_interval_of_a_ratio_of_means_holds(kind: str, hosts: int) -> None:
+    found = [ratio_of_means(*row) for row in zip(*gains(kind, hosts, under=8.0), strict=True)]
+    bounded = [each for each in found if each.low is not None and each.high is not None]
+    assert len(bounded) > 0.99 * TRIALS, "what is divided by is far from zero"
+    assert 0.92 <= np.mean([each.low <= SHARE <= each.high for each in bounded if each.low is not None and each.high is not None]) <= 0.97
+
+
+@pytest.mark.parametrize("hosts", [10, 20, 200])
+def test_a_ratio_to_what_may_be_zero_says_that_nothing_bounds_it(hosts: int) -> None:
+    """A mean of two standard errors is told from zero in about half of the cases; an interval that is given then still holds."""
+    found = [ratio_of_means(*row) for row in zip(*gains("normal", hosts, under=2.0 / hosts**0.5), strict=True)]
+    for each in found:
+        assert each.unbounded == (each.low is None) == (each.high is None)
+    assert 0.3 < np.mean([each.unbounded for each in found]) < 0.7
+    wrong = [not each.low <= SHARE <= each.high for each in found if each.low is not None and each.high is not None]
+    assert np.sum(wrong) / TRIALS < 0.08
+    nothing = [ratio_of_means(*row).unbounded for row in zip(*gains("normal", hosts, under=0.0), strict=True)]
+    assert 0.92 <= np.mean(nothing) <= 0.97
+
+
+def test_at_the_ends_of_its_interval_a_ratio_can_just_be_told_from_another() -> None:
+    above, below = (row[0] for row in gains("normal", 20, under=8.0))
+    found = ratio_of_means(above, below)
+    assert found.mean == pytest.approx(above.mean() / below.mean())
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < found.mean < found.high
+    assert interval(above - found.low * below).low == pytest.approx(0.0, abs=1e-9)
+    assert interval(above - found.high * below).high == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_constant_share_is_known_exactly_and_a_share_of_nothing_not_at_all() -> None:
+    below = np.asarray([3.0, 7.0, 9.0, 4.0, 5.0, 6.0])
+    found = ratio_of_means(below / 2, below)
+    assert (found.mean, found.low, found.high) == pytest.approx((0.5, 0.5, 0.5))
+    nothing = ratio_of_means(below, np.zeros(6))
+    assert (nothing.mean, nothing.low, nothing.high, nothing.unbounded) == (None, None, None, True)
+
+
+def test_ratios_of_different_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="as many figures above as below"):
+        ratio_of_means([1.0], [1.0, 2.0])
+
+
+def test_behind_is_who_lost_more_than_the_margin() -> None:
+    second = [50.0] * 8
+    found = share_behind([39.9, 40.0, 40.1, 60.0, 50.0, 0.0, 49.0, 51.0], second, 10.0)
+    assert (found.mean, found.n) == (0.25, 8), "exactly the margin is not more than it"
+    assert found.low is not None
+    assert found.high is not None
+    assert 0.0 < found.low < 0.25 < found.high < 1.0
+    assert share_behind(second, second, 10.0).low == 0.0
+
+
 @pytest.mark.parametrize("values", [[4.0, 1.0, 3.0, 2.0], [5.0, 1.0, 2.0, 90.0, 3.0, -70.0], [float(i * i) for i in range(21)]])
 def test_an_interquartile_mean_is_the_mean_of_the_middle_half(values: list[float]) -> None:
     cut = len(values) // 4
@@ -115,6 +189,7 @@ def test_arms_of_different_length_are_refused() -> None:
 def test_too_few_hosts_have_no_interval(hosts: int) -> None:
     first, second = [float(i) for i in range(hosts)], [0.5] * hosts
     difference = paired_difference(first, second)
-    for found in (interval(first), iqm(first), difference, probability_of_improvement(first, second)):
+    shares = probability_of_improvement(first, second), share_behind(first, second, 10.0), ratio_of_means(first, second)
+    for found in (interval(first), iqm(first), difference, *shares):
         assert (found.low, found.high) == (None, None)
     assert "too few hosts for an interval" in str(difference)

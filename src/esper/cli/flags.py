@@ -21,7 +21,11 @@ from esper.leyline.errors import ConfigError, nearest
 
 
 class Formatter(argparse.HelpFormatter):
-    """Descriptions and epilogs as wide as the terminal, paragraph by paragraph; indented lines, such as examples, stay as they are."""
+    """Descriptions and epilogs as wide as the terminal, paragraph by paragraph; indented lines, such as examples, stay as they are. Names
+    with hyphens are not broken."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         told: list[str] = []

@@ -24,7 +24,8 @@ examples:
   esper headroom --hosts 12 --searches 0          a first look
   esper headroom --resume runs/digits-headroom-001
 
-The best single plan is written to plan.toml in the run folder: esper compare --plan FILE plays it as the arm `fixed`."""
+The best single plan is written to plan.toml in the run folder: esper compare --plan FILE plays it as the arm `fixed`, --searched TASK=RUN
+those of several searches as the arm `searched`, each on its task."""
 
 
 # What came out

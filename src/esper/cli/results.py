@@ -177,6 +177,7 @@ def join(names: list[str]) -> str:
 
 
 def say(text: str) -> None:
-    """Print a sentence in lines that no terminal breaks inside a number."""
-    for line in text.splitlines():
-        print(fill(line, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
+    """Print a sentence in lines that no terminal breaks inside a number, nor before its percent sign."""
+    for line in text.replace(" %", "\N{NO-BREAK SPACE}%").splitlines():
+        told = fill(line, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        print(told.replace("\N{NO-BREAK SPACE}", " "))

@@ -1,4 +1,4 @@
-"""Statistics of figures over hosts: means, interquartile means and paired differences, each with an interval that holds.
+"""Statistics of figures over hosts: means, interquartile means, paired differences, shares and ratios, each with an interval that holds.
 
 An interval is a 95 % one: of a hundred that are shown, about 95 hold what is true. That is simulated in the tests, for normal and for
 heavy-tailed figures. Below `LEAST_HOSTS` hosts none is shown: it would be so wide, or so wrong, that nobody is served by it.
@@ -55,6 +55,20 @@ class PairedDifference:
         return f"{self.mean:+.2f} {bounds(self.low, self.high)}, better on {self.wins} of {self.pairs}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """One mean as a multiple of another, of figures on the same hosts."""
+
+    mean: float | None
+    """The one mean over the other; None where the other is 0."""
+    low: float | None
+    high: float | None
+    """Bounds of the interval; None for fewer than LEAST_HOSTS hosts, and where there are none."""
+    unbounded: bool
+    """Whether nothing bounds it, because the second mean cannot be told from zero."""
+    n: int
+
+
 def bounds(low: float | None, high: float | None, form: str = "+.2f") -> str:
     """An interval as it is shown, or why there is none."""
     return f"({TOO_FEW})" if low is None or high is None else f"[{low:{form}}, {high:{form}}]"
@@ -98,7 +112,39 @@ def probability_of_improvement(first: Figures, second: Figures, *, lower_is_bett
     """How probable it is that the first arm does better than the second on the same host: the share of hosts on which it did, a tie
     counting a half, with Wilson's interval. 0.5 says that neither is better more often than the other."""
     differences = _differences(first, second) * (-1.0 if lower_is_better else 1.0)
-    n, share = len(differences), float((differences > 0).mean() + 0.5 * (differences == 0).mean())
+    return _wilson(float((differences > 0).mean() + 0.5 * (differences == 0).mean()), len(differences))
+
+
+def share_behind(first: Figures, second: Figures, margin: float) -> Interval:
+    """The share of hosts on which the first arm is more than so much behind the second, with Wilson's interval."""
+    differences = _differences(first, second)
+    return _wilson(float((differences < -margin).mean()), len(differences))
+
+
+def ratio_of_means(above: Figures, below: Figures) -> Ratio:
+    """The mean of the one over the mean of the other, of figures on the same hosts, with Fieller's interval.
+
+    A ratio is inside if the mean of above - ratio * below cannot be told from zero by Student's t. A mean of ratios would be ruled by the
+    hosts whose figure below is near zero, and the usual interval by derivatives does not hold where the mean below is near it. Fieller's
+    does: it says then that nothing is known.
+    """
+    over, under = _array(above), _array(below)
+    if len(over) != len(under):
+        raise ValueError(f"a ratio of means needs as many figures above as below, found {len(over)} and {len(under)}")
+    n, top, bottom = len(over), float(over.mean()), float(under.mean())
+    mean = top / bottom if bottom else None
+    if n < LEAST_HOSTS:
+        return Ratio(mean=mean, low=None, high=None, unbounded=False, n=n)
+    (var_top, cov), (_, var_bottom) = np.cov(over, under) * (t_quantile(0.5 + CONFIDENCE / 2, n - 1) ** 2 / n)
+    # The ends are where (top - ratio * bottom)^2 = t^2 * variance of that mean: a quadratic in the ratio.
+    square, linear, constant = bottom**2 - float(var_bottom), top * bottom - float(cov), top**2 - float(var_top)
+    if square <= 0:
+        return Ratio(mean=mean, low=None, high=None, unbounded=True, n=n)
+    half = math.sqrt(max(0.0, linear**2 - square * constant))
+    return Ratio(mean=mean, low=(linear - half) / square, high=(linear + half) / square, unbounded=False, n=n)
+
+
+def _wilson(share: float, n: int) -> Interval:
     if n < LEAST_HOSTS:
         return Interval(mean=share, low=None, high=None, n=n)
     z2 = _normal_quantile(0.5 + CONFIDENCE / 2) ** 2

@@ -21,6 +21,7 @@ from esper.simic.growth.environment import Start
 from esper.simic.growth.play import ControllerDecider, Decider, Play, Progress
 from esper.simic.learning.policy_decider import PolicyDecider
 from esper.simic.runs.compare_config import (
+    SEARCHED,
     STATIC_FINAL,
     STATIC_FLOPS,
     STATIC_LARGEST,
@@ -31,6 +32,7 @@ from esper.simic.runs.compare_config import (
     contenders,
     from_table,
     rule,
+    searched,
 )
 from esper.simic.runs.comparison import OPERATIONS, Row, row_of, statistics
 from esper.simic.runs.playing import Playing
@@ -66,13 +68,17 @@ class CompareRun:
         self._policies: dict[str, Policy] = {
             name: policy_from_file(each.policy).to(self.playing.devices[0]).eval() for name, each in self.contenders.items() if each.policy
         }
-        for each in self.contenders.values():
+        deciding = {each.name: each for contender in self.contenders.values() for each in contender.by_task.values() or (contender,)}
+        for each in deciding.values():
             if each.controller:
                 controller_for(each.controller, each.settings)  # a mistake in its settings is told before anything is played
-        self.hashes = {name: sha256(each.source.read_bytes()).hexdigest() for name, each in self.contenders.items() if each.source}
+        self.files = {name: (each.source, sha256(each.source.read_bytes()).hexdigest()) for name, each in deciding.items() if each.source}
+        """Those that decide, each with its hash, by the name of who does as it says."""
         self.parts = [*self.contenders, *_static_parts(config)]
         """What is played on every chunk, in order: the arms, and of a sweep each size."""
-        self.starts = [Start(task, seed) for seed in config.host_seeds for task in config.task]
+        self.starts = [Start(task, seed) for task in config.task for seed in config.host_seeds]
+        self.chunks = _chunks(len(config.task), config.seeds, config.together)
+        """Places of hosts that are played at once, all of one task: side by side, all wait in every epoch for the slowest."""
         self.ended: dict[str, list[Ended]] = {part: [] for part in self.parts}
         self.seconds: dict[str, float] = dict.fromkeys(self.parts, 0.0)
         """Wall-clock time by part."""
@@ -81,7 +87,7 @@ class CompareRun:
     @property
     def rounds(self) -> int:
         """Parts times chunks."""
-        return len(self.parts) * -(-len(self.starts) // self.config.together)
+        return len(self.parts) * len(self.chunks)
 
     @property
     def done(self) -> bool:
@@ -106,9 +112,9 @@ class CompareRun:
         """The next part on a chunk of hosts; the next chunk once every part has played this one."""
         began = time.monotonic()
         chunk, part = self.round // len(self.parts), self.parts[self.round % len(self.parts)]
-        places = range(len(self.starts))[chunk * self.config.together : (chunk + 1) * self.config.together]
-        starts = [self._start(part, place) for place in places]
-        play = Play(self.playing.environment, self._decider(part, len(starts)), starts, hub=self.hub, first=self.hosts_begun, arm=part)
+        starts = [self._start(part, place) for place in self.chunks[chunk]]
+        decider = self._decider(part, starts[0].task, len(starts))
+        play = Play(self.playing.environment, decider, starts, hub=self.hub, first=self.hosts_begun, arm=part)
         self.ended[part] += [Ended(*each) for each in zip(play.started, play.through(progress), strict=True)]
         self.playing.engines = self.playing.environment.engines()
         self.hosts_begun += len(starts)
@@ -130,12 +136,14 @@ class CompareRun:
         sizes = _sweep_parts(self.config)
         return replace(start, size=sizes.index(part) / (len(sizes) - 1)) if part in sizes else start
 
-    def _decider(self, part: str, hosts: int) -> Decider:
-        """Who decides for so many hosts of a part: nobody does for networks that do not grow."""
+    def _decider(self, part: str, task: str, hosts: int) -> Decider:
+        """Who decides for so many hosts of a task, in a part: nobody does for networks that do not grow."""
         if part in self._policies:
             return PolicyDecider(self._policies[part], 0, deterministic=True)
-        who = self.contenders.get(part)
-        return ControllerDecider([make("wait") if who is None else controller_for(who.controller, who.settings)] * hosts)
+        if part not in self.contenders:
+            return ControllerDecider([make("wait")] * hosts)
+        who = self.contenders[part].on(task)
+        return ControllerDecider([controller_for(who.controller, who.settings)] * hosts)
 
     # What came out
 
@@ -167,6 +175,7 @@ class CompareRun:
             "seeds": {"first": seeds[0], "count": len(seeds)},
             "versions": versions(),
             "policies": [each.name for each in contenders(self.config)],
+            "sizes": self.config.sizes,
             "comparison": statistics(rows),
             "rows": rows,
             "wall_clock": {arm: sum(self.seconds[part] for part in self.parts if _arm(part) == arm) for arm in self.arms},
@@ -178,7 +187,7 @@ class CompareRun:
         """Everything between two rounds: what has been played."""
         return {
             **self.playing.state(),
-            "contenders": self.hashes,
+            "contenders": {name: found for name, (_, found) in self.files.items()},
             "round": self.round,
             "hosts_begun": self.hosts_begun,
             "ended": {part: [to_plain(each) for each in ended] for part, ended in self.ended.items()},
@@ -188,9 +197,9 @@ class CompareRun:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, bit for bit. Raises CheckpointError when config or policies are not those of the run."""
         self.playing.load_state(state)
-        for name, found in self.hashes.items():
+        for name, (path, found) in self.files.items():
             if state["contenders"][name] != found:
-                raise CheckpointError(f"{self.contenders[name].source} is not what the comparison was started with")
+                raise CheckpointError(f"{path} is not what the comparison was started with")
         self.round, self.hosts_begun = state["round"], state["hosts_begun"]
         self.ended = {part: [from_plain(Ended, each) for each in ended] for part, ended in state["ended"].items()}
         self.seconds = dict(state["seconds"])
@@ -205,11 +214,19 @@ def _deciding(config: CompareConfig) -> dict[str, Contender]:
         if name == TUNED:
             assert config.tuned is not None, "config.baselines sees to it"
             found[name] = from_table(config.tuned, name, table="heuristic")
+        elif name == SEARCHED:
+            found[name] = searched(config)
         elif name not in found:
             found[name] = rule(name, config)
     if len(found) + len(_static_parts(config)) < 2:
         raise ConfigError("there is one arm alone, and nothing to compare it with; name another policy, or --arms all")
     return found
+
+
+def _chunks(tasks: int, seeds: int, together: int) -> list[range]:
+    """Places, task after task, cut into pieces of so many hosts at most, none of which has hosts of two tasks."""
+    ends = [(first, first + seeds) for first in range(0, tasks * seeds, seeds)]
+    return [range(place, min(place + together, end)) for first, end in ends for place in range(first, end, together)]
 
 
 def _static_parts(config: CompareConfig) -> list[str]:

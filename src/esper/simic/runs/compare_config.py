@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,12 +17,20 @@ from esper.tamiyo import CONTROLLERS, FixedConfig, HeuristicConfig, RandomConfig
 from esper.tamiyo.policy.policy_header import POLICY_FILE
 from esper.tolaria.training.config import TrainingConfig
 
-STATIC_FINAL, STATIC_FLOPS, STATIC_LARGEST, SWEEP, TUNED = "static-final", "static-final-flops", "static-largest", "sweep", "tuned"
-BASELINES = ("wait", "random", "fixed", "heuristic", TUNED, STATIC_FINAL, STATIC_LARGEST, SWEEP)
+STATIC_FINAL, STATIC_FLOPS, STATIC_LARGEST, SWEEP = "static-final", "static-final-flops", "static-largest", "sweep"
+SEARCHED, TUNED = "searched", "tuned"
+BASELINES = ("wait", "random", "fixed", SEARCHED, "heuristic", TUNED, STATIC_FINAL, STATIC_LARGEST, SWEEP)
 """What policies can be compared with, in this order."""
 RESERVED = (*BASELINES, STATIC_FLOPS)
 """Names of arms that no file can have."""
-TABLES = ("best.toml", "plan.toml")
+FROM_FILES = {
+    SEARCHED: "--searched TASK=FILE for each task: a TOML file with a [fixed] table, which esper headroom writes",
+    TUNED: "--tuned FILE: a TOML file with a [heuristic] table, which esper tune heuristic writes",
+}
+"""What the arms need that are there only with a file for them."""
+PLAN_FILE = "plan.toml"
+"""In the folder of a search for headroom: the best single plan, for `--config` and comparisons."""
+TABLES = ("best.toml", PLAN_FILE)
 """Settings of a controller in a run folder: those that were tuned, and the plan that was found in a search for headroom."""
 FILES = (POLICY_FILE, *TABLES)
 """What is looked for in a run folder, in this order."""
@@ -37,9 +46,9 @@ class CompareConfig(GrowthConfig):
     """Whom to compare: controllers and policies that ship by their names, run folders, policy files, or TOML files with the settings of a
     controller."""
     arms: tuple[str, ...] = ("wait",)
-    """Baselines to compare with: wait, random, fixed, heuristic, tuned, static-final, static-largest, sweep; or all."""
+    """Baselines to compare with: wait, random, fixed, searched, heuristic, tuned, static-final, static-largest, sweep; or all."""
     task: tuple[str, ...] = ("digits",)
-    """What hosts are trained on; of several tasks, each has all the seeds."""
+    """What hosts are trained on; of several tasks, each has all the seeds, and they are played one after another."""
     seeds: Count = 200
     """Host seeds, the same for every arm; they come from a range that nothing else uses."""
     first: NonNegativeInt = 0
@@ -48,10 +57,13 @@ class CompareConfig(GrowthConfig):
     """A TOML file with a [heuristic] table, such as the best.toml of a search: the arm `tuned`."""
     plan: Path | None = None
     """A TOML file with a [fixed] table, such as the best plan of a search for headroom: what the arm `fixed` does."""
+    searched: dict[str, Path] = field(default_factory=dict)
+    """For each task a TOML file with a [fixed] table, or the run folder of a search for headroom, e.g. digits=runs/digits-headroom-001: the
+    arm `searched`, which does on each task what was found for it alone."""
     sizes: Annotated[int, Range(2, 64)] = 4
     """Networks in a sweep, from the bare host to the largest."""
     together: Count = 16
-    """Hosts that an arm plays at once; a checkpoint follows, so no more than these are lost. A GPU does well with 256."""
+    """Hosts of a task that an arm plays at once; a checkpoint follows, so no more than these are lost. A GPU does well with 256."""
     workers: Annotated[int, Range(1, 1024)] | None = None
     """Processes that grow hosts; by default one for each core, on a GPU one for every 32 hosts, up to eight and half of the cores."""
     control: bool = False
@@ -67,6 +79,8 @@ class CompareConfig(GrowthConfig):
         check_ranges(self)
         if not self.task:
             raise ConfigError("'task' is empty; expected the name of a task, or several")
+        if again := [task for task in self.task if self.task.count(task) > 1]:
+            raise ConfigError(f"'task' has {again[0]!r} twice; the same hosts again would only look like more of them")
         if self.control:
             raise ConfigError("'control' is true; a comparison has the arm 'wait' in its place")
 
@@ -86,15 +100,16 @@ class CompareConfig(GrowthConfig):
         for name in self.arms:
             if name not in (*BASELINES, "all"):
                 raise unknown("arm", name, (*BASELINES, "all"))
-        if TUNED in self.arms and self.tuned is None:
-            raise ConfigError("the arm 'tuned' needs --tuned FILE: a TOML file with a [heuristic] table, which esper tune heuristic writes")
-        every = "all" in self.arms
-        wanted = {name for name in BASELINES if name in self.arms or (every and name != TUNED)} | ({TUNED} if self.tuned else set())
+        given = {name for name, file in ((SEARCHED, self.searched), (TUNED, self.tuned)) if file}
+        for name, needed in FROM_FILES.items():
+            if name in self.arms and name not in given:
+                raise ConfigError(f"the arm {name!r} needs {needed}")
+        wanted = given | ({*BASELINES} - {*FROM_FILES} if "all" in self.arms else {*self.arms})
         return tuple(name for name in BASELINES if name in wanted)
 
     def processes(self, *, gpu: bool) -> int:
         """In how many processes hosts grow."""
-        return processes(self.workers, min(self.together, self.seeds * len(self.task)), gpu=gpu)
+        return processes(self.workers, min(self.together, self.seeds), gpu=gpu)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +123,12 @@ class Contender:
     settings: Any = None
     source: Path | None = None
     """The file that decides what it does; another content is another contender."""
+    by_task: Mapping[str, Contender] = field(default_factory=dict)
+    """Who decides in its place on each task, where that is not the same for all."""
+
+    def on(self, task: str) -> Contender:
+        """Who decides on a task."""
+        return self.by_task[task] if self.by_task else self
 
 
 def contenders(config: CompareConfig) -> list[Contender]:
@@ -131,6 +152,27 @@ def rule(name: str, config: CompareConfig) -> Contender:
         return from_table(config.plan, name, table=name)
     settings = {"heuristic": config.heuristic, "fixed": config.fixed, "random": config.random}
     return Contender(name=name, controller=name, settings=settings.get(name))
+
+
+def searched(config: CompareConfig) -> Contender:
+    """The plan that a search found for each task alone. Raises ConfigError for tasks without plan and plans without task."""
+    for task in config.searched:
+        if task not in config.task:
+            raise ConfigError(f"--searched: there is a plan for {task!r}, which is not among the tasks: {', '.join(config.task)}")
+    for task in config.task:
+        if task not in config.searched:
+            raise ConfigError(f"--searched: there is no plan for {task!r}; expected one for each task: {task}=FILE")
+    found = {task: from_table(_plan(path), f"{SEARCHED} on {task}", table="fixed") for task, path in config.searched.items()}
+    return Contender(name=SEARCHED, by_task=found)
+
+
+def _plan(path: Path) -> Path:
+    """The file of a plan, which a search for headroom has in its folder once it is finished."""
+    if not path.is_dir():
+        return path
+    if not (path / PLAN_FILE).is_file():
+        raise RunError(f"{path} holds no plan; expected the folder of a finished esper headroom, with {PLAN_FILE}, or a TOML file")
+    return path / PLAN_FILE
 
 
 def from_table(path: Path, name: str, table: str = "") -> Contender:

@@ -12,7 +12,8 @@ from typing import Any
 
 from esper.leyline.events import HostFinished, HostStarted
 from esper.leyline.score import score
-from esper.simic.statistics import interval, iqm, paired_difference, probability_of_improvement
+from esper.simic.runs.compare_config import SWEEP
+from esper.simic.statistics import interval, iqm, paired_difference, probability_of_improvement, ratio_of_means, share_behind
 
 Row = dict[str, Any]
 OPERATIONS = ("forward", "backward", "validation", "counterfactual")
@@ -21,6 +22,8 @@ COUNTED = ("parameters", "growth", "operations", "germinated", "fossilized", "pr
 """Figures of an arm that are plain means over its hosts."""
 COMPARED = ("score", "test_accuracy")
 """Figures that arms are compared in; of both, more is better."""
+RUINED = 10.0
+"""Points of score: a host that ends more than so many behind another arm is one that the arm ruined."""
 MOST_VALUES = 12
 """A field of the members with more values than this is not broken down: each would have a host or two."""
 
@@ -63,6 +66,7 @@ def statistics(rows: Sequence[Row]) -> dict[str, Any]:
         "front": {cost: front(arms, cost) for cost in ("parameters", "operations")},
         "pairs": [_pair(first, arms[first], second, arms[second]) for first, second in combinations(arms, 2)],
         "members": breakdown(arms),
+        "sweep": against_sweep(arms),
     }
 
 
@@ -81,10 +85,7 @@ def front(arms: Mapping[str, Sequence[Row]], cost: str) -> list[str]:
 def breakdown(arms: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
     """The mean score of each arm by task, if there are several, and for every value of each field in which the members of a task's hosts
     differ; and the first arm against each other one."""
-    hosts = next(iter(arms.values()))
-    by_task: dict[str, list[int]] = {}
-    for place, host in enumerate(hosts):
-        by_task.setdefault(host["task"], []).append(place)
+    hosts, by_task = next(iter(arms.values())), _by_task(arms)
     found = [_part(arms, task, "", "", places) for task, places in by_task.items()] if len(by_task) > 1 else []
     for task, places in by_task.items():
         for name in hosts[places[0]]["member"]:
@@ -107,7 +108,39 @@ def _part(arms: Mapping[str, Sequence[Row]], task: str, field: str, value: Any, 
         "hosts": len(places),
         "score": {arm: _mean(mine) for arm, mine in scores.items()},
         "against": {arm: asdict(paired_difference(scores[first], mine)) for arm, mine in scores.items() if arm != first},
+        "ruined": {arm: asdict(share_behind(scores[first], mine, RUINED)) for arm, mine in scores.items() if arm != first},
     }
+
+
+def against_sweep(arms: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
+    """Of all hosts, and by task if there are several: what a sweep gains in score over hosts that do not grow, and which share of it each
+    other arm gains for which share of its operations. Nothing where either is not among the arms."""
+    if not {"wait", SWEEP} <= {*arms}:
+        return []
+    by_task = _by_task(arms)
+    parts = {"": range(len(arms[SWEEP])), **(by_task if len(by_task) > 1 else {})}
+    return [_of_sweep(arms, task, places) for task, places in parts.items()]
+
+
+def _of_sweep(arms: Mapping[str, Sequence[Row]], task: str, places: Sequence[int]) -> dict[str, Any]:
+    scores = {arm: [rows[place]["score"] for place in places] for arm, rows in arms.items()}
+    spent = {arm: _mean([rows[place]["operations"] for place in places]) for arm, rows in arms.items()}
+    gains = {arm: [one - other for one, other in zip(mine, scores["wait"], strict=True)] for arm, mine in scores.items() if arm != "wait"}
+    return {
+        "task": task,
+        "hosts": len(places),
+        "gain": {arm: asdict(interval(mine)) for arm, mine in gains.items()},
+        "share": {arm: asdict(ratio_of_means(mine, gains[SWEEP])) for arm, mine in gains.items() if arm != SWEEP},
+        "operations": {arm: spent[arm] / spent[SWEEP] for arm in gains if arm != SWEEP},
+    }
+
+
+def _by_task(arms: Mapping[str, Sequence[Row]]) -> dict[str, list[int]]:
+    """The places of each task's hosts."""
+    found: dict[str, list[int]] = {}
+    for place, host in enumerate(next(iter(arms.values()))):
+        found.setdefault(host["task"], []).append(place)
+    return found
 
 
 def _figures(rows: Sequence[Row]) -> dict[str, Any]:
@@ -129,6 +162,7 @@ def _pair(first: str, mine: Sequence[Row], second: str, other: Sequence[Row]) ->
             "iqm": asdict(iqm([a - b for a, b in zip(values, others, strict=True)])),
             "improvement": asdict(probability_of_improvement(values, others)),
         }
+    found["ruined"] = asdict(share_behind([row["score"] for row in mine], [row["score"] for row in other], RUINED))
     for name in ("parameters", "operations"):
         found[name] = _mean([row[name] for row in mine]) / _mean([row[name] for row in other])
     return found

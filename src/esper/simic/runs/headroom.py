@@ -23,6 +23,7 @@ from esper.nissa import Hub
 from esper.simic.growth.environment import Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
 from esper.simic.runs.adaptivity import Outcomes, adaptivity, encoded, hosts_needed
+from esper.simic.runs.compare_config import PLAN_FILE
 from esper.simic.runs.headroom_config import HeadroomConfig
 from esper.simic.runs.playing import Playing
 from esper.simic.runs.work import run_started, versions
@@ -30,8 +31,6 @@ from esper.simic.statistics import interval
 from esper.tamiyo import FixedConfig, Observation, make
 from esper.tolaria.tasks import get as get_task
 
-PLAN_FILE = "plan.toml"
-"""In the run folder: the best single plan, for `--config` and comparisons."""
 FIRST_HOST, FIRST_REPEAT = 300_000, 400_000
 """Where its hosts are among the development seeds, and those that are born anew; each seed of a search has 1,000 of them."""
 LOOK = 3

@@ -139,6 +139,8 @@ def _anchored(config: Config) -> Config:
             places[field.name] = _anchored(value)  # type: ignore[arg-type]
         elif isinstance(value, tuple) and any(isinstance(each, Path) for each in value):
             places[field.name] = tuple(each.absolute() for each in value)
+        elif isinstance(value, dict) and any(isinstance(each, Path) for each in value.values()):
+            places[field.name] = {name: each.absolute() for name, each in value.items()}
     if isinstance(config, ControllerRunConfig):
         places["controller"] = anchored(config.controller)
     if isinstance(config, PracticeConfig) and config.from_policy is not None:
