@@ -60,15 +60,23 @@ def place(number: int) -> Observation:
     return replace(seen, host=host)
 
 
-def write_run(path: Path, episodes: Iterable[Sequence[tuple[Observation, Decision, float]]], **about: Any) -> Path:
-    """A run folder with episodes that somebody made up, each a list of what was seen, decided and earned."""
+def write_run(
+    path: Path,
+    episodes: Iterable[Sequence[tuple[Observation, Decision, float]]],
+    scores: Sequence[float] = (),
+    seeds: Sequence[int] = (),
+    **about: Any,
+) -> Path:
+    """A run folder with episodes that somebody made up, each a list of what was seen, decided and earned; all end with a score of 50, and
+    each is of a host of its own, if nothing else is said."""
     with RunFolder.create(path, name="made-up", config=ControllerRunConfig(), command="esper train heuristic"):
         for number, episode in enumerate(episodes):
             recorder = EpisodeRecorder()
             for seen, decision, reward in episode:
                 recorder.decided(seen, decision)
                 recorder.earned(reward)
-            told = {"task": "digits", "seed": number, "controller": "made up", "rules": rules_of(GrowthConfig()), **about}
+            seed, final = seeds[number] if seeds else number, {"score": scores[number] if scores else 50.0}
+            told = {"task": "digits", "seed": seed, "controller": "made up", "rules": rules_of(GrowthConfig()), "final": final, **about}
             recorder.save(path / FOLDER / f"host-{number:04}.safetensors", **told)
     return path
 

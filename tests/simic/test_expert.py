@@ -31,11 +31,16 @@ SURE = 8.0
 # Formulas
 
 
-def test_a_candidate_is_wanted_e_times_as_much_for_each_temperature_that_it_is_ahead():
-    scores, present = torch.tensor([[70.0, 72.0, 99.0], [70.0, 74.0, 70.0]]), torch.tensor([[True, True, False], [True, True, True]])
-    found = wanted(scores, present, temperature=2.0)
+def test_a_candidate_is_wanted_as_it_was_and_e_times_as_much_for_each_temperature_that_it_is_ahead():
+    scores = torch.tensor([[70.0, 72.0, 99.0], [70.0, 74.0, 70.0]], dtype=torch.float64)
+    present = torch.tensor([[True, True, False], [True, True, True]])
+    found = wanted(torch.zeros(2, 3), scores, present, temperature=2.0)
     assert found[0].tolist() == pytest.approx([1 / (1 + math.e), math.e / (1 + math.e), 0.0])
     assert found[1].tolist() == pytest.approx([each / (2 + math.e**2) for each in (1.0, math.e**2, 1.0)])
+    before = torch.tensor([[0.0, -1.0, 0.0], [0.0, -2.0, -math.log(3.0)]], dtype=torch.float64)
+    found = wanted(before, scores, present, temperature=2.0)
+    assert found[0].tolist() == pytest.approx([0.5, 0.5, 0.0]), "two points are what one nat was"
+    assert found[1].tolist() == pytest.approx([each / (2 + 1 / 3) for each in (1.0, 1.0, 1 / 3)])
 
 
 def test_the_loss_is_a_divergence_over_the_candidates_that_there_are():
@@ -55,7 +60,7 @@ def test_preferences_of_candidates_are_those_that_the_policy_has_at_their_moment
     policy = new_policy(problem)
     search = searched(policy, problem, 0)
     with torch.no_grad():
-        found = preferences(policy.logits(search.observations), search)
+        found = preferences(policy.logits(search.observations), search.observations, search.where, search.candidates)
         distribution = policy.replay(search.observations)
     assert found[:, 0].eq(0.0).all(), "what it does itself comes first"
     assert (found[:, 1:] <= 0.0).all()
@@ -63,6 +68,7 @@ def test_preferences_of_candidates_are_those_that_the_policy_has_at_their_moment
     for row, (host, step) in enumerate(search.where.tolist()):
         everywhere = search.candidates[row, 2].expand(*search.weight.shape, len(HEADS))
         assert found[row, 2] == pytest.approx(distribution.preference(everywhere)[host, step].item(), abs=1e-6)
+    assert torch.equal(search.preferred, found)
 
 
 # A problem
@@ -78,6 +84,7 @@ def bare(rollout: Rollout) -> Search:
         candidates=torch.zeros(0, 1, len(HEADS), dtype=torch.int64),
         scores=torch.zeros(0, 1, dtype=torch.float64),
         present=torch.zeros(0, 1, dtype=torch.bool),
+        preferred=torch.zeros(0, 1, dtype=torch.float64),
     )
 
 
@@ -97,13 +104,16 @@ def searched(policy: Policy, problem: Sentinel, seed: int, *, noise: float = 0.0
             where.append((host, step))
             candidates.append(tried)
             scores.append([worth(problem, host, action) if step == moment else cost(action) for action in tried])
-    found = torch.tensor(scores, dtype=torch.float64)
+    found, seen = torch.tensor(scores, dtype=torch.float64), rollout.observations
+    with torch.no_grad():
+        preferred = preferences(policy.logits(seen), seen, torch.tensor(where), torch.tensor(candidates))
     return replace(
         bare(rollout),
         where=torch.tensor(where),
         candidates=torch.tensor(candidates),
         scores=found + noise * torch.randn(found.shape, generator=random),
         present=torch.ones(found.shape, dtype=torch.bool),
+        preferred=preferred,
     )
 
 
@@ -166,6 +176,16 @@ def test_a_policy_that_is_sure_of_the_wrong_decision_gets_out_of_it():
     seized, waited = judged(policy)
     assert seized > 0.9
     assert waited > 0.98
+
+
+def test_where_nothing_is_better_than_anything_else_the_policy_stays_as_it_was():
+    problem = Sentinel(16)
+    policy = new_policy(problem)
+    with torch.no_grad():
+        policy.heads.op.bias[Op.WAIT] = 2.0
+    learner, search = ExpertLearner(policy, quick(anchor=0.0), rounds=2), searched(policy, problem, 0)
+    report = learner.update(replace(search, scores=torch.full_like(search.scores, 60.0)))
+    assert report["train/kl"] < 0.01, "candidates of the same score do not become the same to it"
 
 
 def test_where_nothing_was_tried_the_policy_stays_as_it_was():

@@ -17,11 +17,12 @@ from esper.leyline.events import HostFinished
 from esper.simic.growth.environment import Growth, Start
 from esper.simic.growth.play import Play
 from esper.simic.growth.recording import EpisodeRecorder
-from esper.simic.learning.forks import SEARCHED_HEADS, Chances, Fork, ForkDecider, Search, planned
+from esper.simic.learning.forks import ANY_STEP, PATIENCE, SEARCHED_HEADS, Chances, Fork, ForkDecider, Search, planned
 from esper.simic.learning.rollout import Rollout, RolloutBuffer
 from esper.simic.runs.expert_config import ExpertRunConfig
 from esper.tamiyo.policy.batch import HEADS
 from esper.tamiyo.policy.heads import ActionDistribution
+from esper.tamiyo.policy.policy import Policy
 from esper.tolaria.training.config import TrainingConfig
 from tests.simic.problems import WAITED, Sentinel, germinated, new_policy, play
 from tests.simic.runs import HASTY, MEMBER, opinionated
@@ -30,7 +31,7 @@ from tests.tamiyo.test_heads import seeds, some_logits, some_masks
 
 SEEDS = (1_000_000, 1_000_001)
 EPOCHS = 7
-FORKS = [Fork(host=host, step=step, rank=rank) for host in range(2) for step in (0, 3) for rank in range(2)]
+FORKS = [Fork(host=host, step=step, latest=step, rank=rank) for host in range(2) for step in (0, 3) for rank in range(2)]
 SEARCHED_COLUMNS = [HEADS.index(head) for head in SEARCHED_HEADS]
 
 
@@ -46,9 +47,9 @@ class Played:
     rewards: list[list[float]]
 
 
-def grow(forks: Sequence[Fork], seed: int = 0, training: TrainingConfig = HASTY) -> Played:
+def grow(forks: Sequence[Fork], seed: int = 0, training: TrainingConfig = HASTY, policy: Policy | None = None) -> Played:
     config = ExpertRunConfig(control=False, member="standard", fix=MEMBER, epochs=EPOCHS, training=training)
-    policy = opinionated()
+    policy = policy or opinionated()
     buffer = RolloutBuffer(len(SEEDS), EPOCHS, 3, len(policy.config.blueprints))
     decider = ForkDecider(policy, seed, forks, buffer)
     hosts = [Start("digits", seed) for seed in SEEDS]
@@ -107,7 +108,7 @@ def test_what_a_fork_tries_depends_on_seed_and_host_alone(played: Played) -> Non
 
 def test_no_two_forks_of_a_host_try_the_same_even_if_their_moments_become_one() -> None:
     # Where the host can only wait, or do one other thing, forks of several moments go on to the same step.
-    forks = [Fork(host=0, step=step, rank=rank) for step in range(4) for rank in range(2)]
+    forks = [Fork(host=0, step=step, latest=step, rank=rank) for step in range(4) for rank in range(2)]
     taken = grow(forks, training=TrainingConfig()).decider.taken
     steps = {forks[number].step: step for number, (step, _) in taken.items()}
     assert len(set(steps.values())) < len(steps), "some have become one"
@@ -116,11 +117,23 @@ def test_no_two_forks_of_a_host_try_the_same_even_if_their_moments_become_one() 
 
 def test_a_fork_waits_until_there_is_something_to_try() -> None:
     # A host that germinates in its first step has a while in which it can only wait.
-    late = grow([Fork(host=0, step=1, rank=0)], training=TrainingConfig())
+    late = grow([Fork(host=0, step=1, latest=1, rank=0)], training=TrainingConfig())
     ((step, _),) = late.decider.taken.values()
     free = late.rollout.observations.op_mask[0].sum(dim=-1) > 1
     assert not free[1:step].any(), "and no longer"
     assert step > 1
+
+
+def test_a_fork_departs_where_the_policy_acts_and_in_the_end_anywhere() -> None:
+    waits = opinionated()
+    with torch.no_grad():
+        waits.heads.op.bias[Op.WAIT] = 1e4
+    forks = [Fork(host=0, step=1, latest=latest, rank=0) for latest in (1, 3, EPOCHS)]
+    assert [taken[0] for taken in grow(forks, policy=waits).decider.taken.values()] == [1, 3], "the third would have to wait for an act"
+    acts = grow(forks[2:])
+    ((step, _),) = acts.decider.taken.values()
+    assert step < EPOCHS
+    assert acts.rollout.actions[0, step, 0] != Op.WAIT
 
 
 # What is tried
@@ -180,6 +193,15 @@ def test_a_plan_has_as_many_moments_of_each_host_and_as_many_alternatives_at_eac
         assert [(fork.step, fork.rank) for fork in forks if fork.host == host] == [(s, r) for s in sorted(set(steps)) for r in range(2)]
 
 
+def test_a_quarter_of_the_moments_may_be_steps_in_which_the_policy_waits():
+    forks = planned([20] * 2000, 1, 1, np.random.default_rng(0))
+    patience = Counter(fork.latest - fork.step for fork in forks)
+    assert patience.keys() == {0, PATIENCE}
+    assert patience[0] / 2000 == pytest.approx(ANY_STEP, abs=0.03)
+    alike = planned([20] * 50, 2, 3, np.random.default_rng(0))
+    assert all(len({fork.latest for fork in alike if (fork.host, fork.step) == (one.host, one.step)}) == 1 for one in alike)
+
+
 def test_plans_come_from_their_generator_and_favour_early_steps():
     forks = planned([20] * 2000, 1, 1, np.random.default_rng(4))
     assert planned([20] * 2000, 1, 1, np.random.default_rng(4)) == forks
@@ -208,7 +230,7 @@ def searched(
 
 
 def moments_of(hosts: Sequence[int]) -> list[Fork]:
-    return [Fork(host=host, step=0, rank=rank) for rank, host in enumerate(hosts)]
+    return [Fork(host=host, step=0, latest=0, rank=rank) for rank, host in enumerate(hosts)]
 
 
 @pytest.fixture

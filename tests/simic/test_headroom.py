@@ -16,6 +16,7 @@ from esper.leyline.errors import ConfigError, UnknownNameError
 from esper.leyline.seeds import Purpose, purpose_of
 from esper.nissa import Hub
 from esper.simic.growth.config import ControllerRunConfig
+from esper.simic.learning.dataset import read_dataset
 from esper.simic.runs.headroom import WAITING, HeadroomRun, described
 from esper.simic.runs.headroom_config import HeadroomConfig
 from esper.simic.runs.runner import start
@@ -54,6 +55,18 @@ def test_a_search_ends_with_figures_a_plan_and_the_same_again(tmp_path: Path) ->
     plan = load(ControllerRunConfig, tmp_path / "one" / "plan.toml").fixed
     assert described(plan) == summary["best"]["described"]
     assert all(len(row["scores"]) == 7 for row in summary["rows"])
+
+
+def test_recorded_plans_can_be_learned_from_by_what_was_best_for_each_host(tmp_path: Path) -> None:
+    summary = start(replace(TINY, record=True), tmp_path / "search", "esper headroom")
+    dataset, _ = read_dataset([tmp_path / "search"])
+    assert len(dataset) == 6 * len(summary["plans"]), "and no repetitions"
+    told = {(seed, plan): float(score) for (_, seed, plan), score in zip(dataset.sources, dataset.score, strict=True)}
+    for row in summary["rows"]:
+        assert [told[row["seed"], plan["described"]] for plan in summary["plans"]] == pytest.approx(row["scores"])
+    assert dataset.preferring(4.0).share.sum() == pytest.approx(len(dataset))
+    start(TINY, tmp_path / "silent", "esper headroom")
+    assert not (tmp_path / "silent" / "episodes").exists()
 
 
 def test_repetitions_have_the_member_and_nothing_else_of_a_host() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.leyline.actions import WAIT, Op
-from esper.leyline.errors import CheckpointError, LearningError
+from esper.leyline.errors import CheckpointError, ConfigError, LearningError
 from esper.leyline.events import PolicyUpdated, RunStarted
 from esper.nissa import Hub
 from esper.simic.learning.dataset import read_dataset
@@ -88,6 +89,55 @@ def test_the_likeliest_values_are_those_that_no_other_beats(clone: tuple[Offline
     drawn = distribution.sample(torch.rand(*chosen.shape, generator=torch.Generator().manual_seed(0)))
     same = (drawn[..., :2] == chosen[..., :2]).all(dim=-1)
     assert (best >= distribution.score(drawn).log_prob)[same].all()
+
+
+# What ended better
+
+
+def tried(tmp_path: Path, scores: Sequence[float]) -> Path:
+    """Hosts of two kinds that can be told apart, each recorded twice: once it waited, and once a seed was germinated."""
+    episodes = [[(place(n // 2 % 2), germinate() if n % 2 else WAIT, 0.0)] * 2 for n in range(len(scores))]
+    return write_run(tmp_path / "tried", episodes, scores, seeds=[n // 2 for n in range(len(scores))])
+
+
+def test_an_episode_counts_e_times_as_much_for_each_temperature_that_it_ended_ahead(tmp_path: Path) -> None:
+    dataset, _ = read_dataset([tried(tmp_path, [60.0, 64.0, 30.0, 30.0])])
+    share = dataset.preferring(4.0).share
+    assert share.tolist() == pytest.approx([2 / (1 + math.e), 2 * math.e / (1 + math.e), 1.0, 1.0]), "1 on average, and so each host"
+    assert dataset.share.tolist() == [1.0] * 4
+    assert dataset.preferring(4.0).part(torch.tensor([1])).share.tolist() == pytest.approx([2 * math.e / (1 + math.e)])
+
+
+def test_episodes_that_count_little_count_little_in_a_batch_of_their_own() -> None:
+    log_prob, weight = torch.tensor([[-1.0, -3.0], [-2.0, -2.0]]), torch.tensor([[1.0, 1.0], [1.0, 0.0]])
+    whole = float(weighted_negative_log_likelihood(log_prob, weight, torch.tensor([0.5, 1.5])))
+    assert whole == pytest.approx((0.5 * 4.0 + 1.5 * 2.0) / 3.0)
+    alone = float(weighted_negative_log_likelihood(log_prob[:1], weight[:1], torch.tensor([0.5])))
+    assert alone == pytest.approx(0.5 * 2.0)
+
+
+def test_what_ended_better_on_each_kind_of_host_is_what_is_learned(tmp_path: Path) -> None:
+    # On hosts of the first kind a seed brings 20 points, on those of the second it costs as many.
+    scores = [50.0 if n % 2 == 0 else 70.0 if n // 2 % 2 == 0 else 30.0 for n in range(48)]
+    run = tried(tmp_path, scores)
+    decided = {}
+    for temperature in (4.0, None):
+        config = BCConfig(runs=(run,), epochs=60, patience=60, temperature=temperature, **SMALL)
+        study = studied(OfflineRun(config, Hub()))
+        study.end()
+        with torch.no_grad():
+            probability = study.policy.replay(study.held_out.observations).op_probabilities()[:, 0, Op.GERMINATE]
+        first = torch.tensor([seed % 2 == 0 for _, seed, _ in study.held_out.sources])
+        decided[temperature] = float(probability[first].mean()), float(probability[~first].mean())
+    assert decided[4.0][0] > 0.9
+    assert decided[4.0][1] < 0.1
+    assert decided[None] == pytest.approx((0.5, 0.5), abs=0.2), "without a preference both as often as they were recorded"
+
+
+def test_hosts_that_were_recorded_once_leave_nothing_to_prefer(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "once", waiting(4))
+    with pytest.raises(ConfigError, match=r"'temperature' weighs several episodes of one host .* each was recorded once"):
+        OfflineRun(BCConfig(runs=(run,), temperature=4.0, **SMALL), Hub())
 
 
 # Imitation

@@ -22,8 +22,10 @@ from torch import Tensor
 from esper.leyline.actions import Decision
 from esper.leyline.config import to_mapping
 from esper.leyline.errors import RunError, in_a_line
+from esper.leyline.events import HostFinished
 from esper.leyline.files import replace_file
 from esper.leyline.observation import OBSERVATION
+from esper.leyline.score import score
 from esper.nissa import Hub
 from esper.simic.growth.config import GrowthConfig
 from esper.tamiyo import Observation
@@ -40,6 +42,12 @@ def rules_of(config: GrowthConfig) -> dict[str, Any]:
     """
     rules = {"control": config.control, "reward": to_mapping(config.reward), "gates": to_mapping(config.training.gates)}
     return {"hash": hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()[:12], **rules}
+
+
+def final_of(result: HostFinished) -> dict[str, float]:
+    """How an episode ended, for its `about`: val figures of the harvested network. score: points after rent."""
+    worth = score(result.val_accuracy, result.parameters, result.host_parameters, result.rent)
+    return {"accuracy": result.val_accuracy, "loss": result.val_loss, "parameters": result.parameters, "score": worth}
 
 
 class EpisodeRecorder:

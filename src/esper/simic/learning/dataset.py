@@ -5,9 +5,10 @@ One row is one episode from zero memory. Rows that end early are padded with ste
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from esper.tamiyo.policy.batch import HEADS, ObservationBatch
 from esper.tolaria.data.streams import generator
 from esper.tolaria.storage.runs import read_run
 
-SOURCES = ("task", "seed", "controller", "rules")
+SOURCES = ("task", "seed", "controller", "rules", "final")
 """What has to be known of every episode."""
 
 
@@ -41,6 +42,10 @@ class EpisodeDataset:
     """1 for a step that happened, 0 for padding."""
     sources: tuple[tuple[str, int, str], ...]
     """Task, host seed and controller of each episode."""
+    score: Tensor
+    """float64 [episodes]: what the harvested network was worth, in points after rent."""
+    share: Tensor
+    """[episodes]: how much each episode counts, 1 on average."""
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -53,7 +58,25 @@ class EpisodeDataset:
             reward=self.reward[rows],
             weight=self.weight[rows],
             sources=tuple(self.sources[row] for row in rows.tolist()),
+            score=self.score[rows],
+            share=self.share[rows],
         )
+
+    def preferring(self, temperature: float) -> EpisodeDataset:
+        """The same, with the episodes of each host weighed against each other: e times as much for each `temperature` points of score that
+        one ended ahead of another. All hosts count the same, however many episodes they have.
+
+        Raises ConfigError when no host was recorded twice: there is nothing to prefer then.
+        """
+        episodes: dict[tuple[str, int], list[int]] = {}
+        for row, (task, seed, _) in enumerate(self.sources):
+            episodes.setdefault((task, seed), []).append(row)
+        if len(episodes) == len(self):
+            raise ConfigError("'temperature' weighs several episodes of one host against each other, and each was recorded once")
+        share = torch.empty_like(self.share)
+        for rows in episodes.values():
+            share[rows] = (self.score[rows] / temperature).softmax(dim=0).to(share) * len(self) / len(episodes)
+        return replace(self, share=share)
 
     def returns(self, gamma: float) -> Tensor:
         """[episodes, steps]: what was earned from each step to the end, discounted; 0 in padding."""
@@ -74,7 +97,7 @@ class EpisodeDataset:
     def fingerprint(self) -> str:
         """sha256 over everything recorded, by which a resumed run knows its data again."""
         digest = sha256(repr(self.sources).encode())
-        for tensor in (*self.observations.tensors().values(), self.actions, self.reward, self.weight):
+        for tensor in (*self.observations.tensors().values(), self.actions, self.reward, self.weight, self.score):
             digest.update(tensor.contiguous().numpy().tobytes())
         return digest.hexdigest()
 
@@ -133,6 +156,9 @@ def _check(episode: RecordedEpisode, blueprints: int, where: str) -> None:
     for name in SOURCES:
         if name not in episode.about:
             raise RunError(f"{where} does not say its {name}; expected {', '.join(SOURCES)}")
+    final = episode.about["final"]
+    if not isinstance(final, dict) or not isinstance(final.get("score"), int | float) or not math.isfinite(final["score"]):
+        raise RunError(f"{where} does not say the score that it ended with; record it again")
 
 
 def _check_rules(one: tuple[Path, RecordedEpisode], first: tuple[Path, RecordedEpisode]) -> None:
@@ -159,7 +185,15 @@ def stack(episodes: Sequence[RecordedEpisode], blueprints: int) -> EpisodeDatase
         length = len(episode.rewards)
         actions[row, :length], reward[row, :length], weight[row, :length] = episode.actions, episode.rewards, 1.0
     sources = tuple((str(e.about["task"]), int(e.about["seed"]), str(e.about["controller"])) for e in episodes)
-    return EpisodeDataset(observations=batch, actions=actions, reward=reward, weight=weight, sources=sources)
+    return EpisodeDataset(
+        observations=batch,
+        actions=actions,
+        reward=reward,
+        weight=weight,
+        sources=sources,
+        score=torch.tensor([float(e.about["final"]["score"]) for e in episodes], dtype=torch.float64),
+        share=torch.ones(len(episodes)),
+    )
 
 
 def split(dataset: EpisodeDataset, share: float, seed: int) -> tuple[EpisodeDataset, EpisodeDataset]:

@@ -1,13 +1,15 @@
 """Expert iteration: a policy searches by forks, learns to prefer what its forks showed to be better, and searches again from there.
 
 A moment has candidates, what the policy did and what forks did in its place, and each has a score: points of the network harvested in the
-end, after rent. The policy learns to prefer the better ones by as much as they are better,
+end, after rent. The policy learns to prefer each by as much more than when it searched as it turned out better,
 
-    loss = KL(softmax(scores / temperature) || softmax(preferences)),
+    loss = KL(softmax(preferences then + scores / temperature) || softmax(preferences now)),
 
-over the candidates of the moment. A preference is what the likeliest decision is taken by, so the policy that is examined is the one that
-learns. No critic, no credit assignment: a fork differs from its host in one decision, and so does what becomes of them. In every step the
-policy is held near what it was, by KL(before || now).
+over the candidates of the moment. So where nothing is better than anything else it goes on as it was, and does not come to take them for
+the same; what is better is preferred more with every search that says so. How sure it was counts up to a point alone (`SUREST`). A
+preference is what the likeliest decision is taken by, so the policy that is examined is the one that learns. No critic, no credit
+assignment: a fork differs from its host in one decision, and so does what becomes of them. In every step the policy is held near what it
+was, by KL(before || now).
 
 Beside it the critic learns what the hosts earned by the reward, which PPO goes on from and watchers look at.
 """
@@ -24,40 +26,35 @@ from torch import Tensor
 
 from esper.leyline.errors import LearningError
 from esper.simic.learning.expert_config import ExpertConfig
-from esper.simic.learning.forks import Search
+from esper.simic.learning.forks import Search, preferences
 from esper.simic.learning.optimizer import check_finite, load_optimizer, make_optimizer, minimise, optimizer_state, set_rate
 from esper.simic.learning.popart import follow_returns
 from esper.simic.learning.ppo_metrics import explained_variance, mean_of
 from esper.simic.learning.rollout import discounted
 from esper.tamiyo.policy.batch import HEADS
-from esper.tamiyo.policy.heads import ILLEGAL, ActionDistribution, HeadLogits
+from esper.tamiyo.policy.heads import ILLEGAL, ActionDistribution
 from esper.tamiyo.policy.policy import Policy, reset_heads
 from esper.tolaria.data.streams import generator
 
 FINAL_RATE = 0.1
 """Share of the learning rate that is left at the end of a run."""
+SUREST = 3.0
+"""Nats by which a policy is believed, at most, that one candidate is better than another: what is 20 times as likely. One that is surer, and
+wrong, would take many searches to learn of it."""
 
 
 # The formulas
 
 
-def wanted(scores: Tensor, present: Tensor, temperature: float) -> Tensor:
-    """[moments, C]: how likely each candidate should be: e times as likely for each `temperature` points that it is ahead."""
-    return (scores / temperature).masked_fill(~present, ILLEGAL).softmax(dim=-1)
+def wanted(preferred: Tensor, scores: Tensor, present: Tensor, temperature: float) -> Tensor:
+    """[moments, C]: how likely each candidate should be: as it was preferred, and e times that for each `temperature` points ahead."""
+    return (preferred.clamp(min=-SUREST) + scores / temperature).masked_fill(~present, ILLEGAL).softmax(dim=-1)
 
 
 def search_loss(preferences: Tensor, target: Tensor, present: Tensor) -> Tensor:
     """[moments]: KL(target || softmax(preferences)) over the candidates that are present."""
     log_p = preferences.masked_fill(~present, ILLEGAL).log_softmax(dim=-1)
     return (torch.special.xlogy(target, target) - torch.where(present, target * log_p, 0.0)).sum(dim=-1)
-
-
-def preferences(logits: HeadLogits, search: Search) -> Tensor:
-    """[moments, C]: what a policy with these logits [hosts, steps] thinks of the candidates."""
-    count = search.candidates.shape[1]
-    host, step = search.where.repeat_interleave(count, dim=0).unbind(dim=1)
-    distribution = ActionDistribution(logits[host, step], search.observations[host, step])
-    return distribution.preference(search.candidates.flatten(0, 1)).unflatten(0, (-1, count))
 
 
 # Learning
@@ -148,8 +145,9 @@ class ExpertLearner:
         distance = ActionDistribution(logits, part.observations).divergence_from(tables).sum(dim=-1)
         searched = logits.op.new_zeros((), dtype=torch.float64)
         if len(part.where):
-            target = wanted(part.scores, part.present, self.config.temperature)
-            searched = search_loss(preferences(logits, part), target, part.present).mean()
+            target = wanted(part.preferred, part.scores, part.present, self.config.temperature)
+            found = preferences(logits, part.observations, part.where, part.candidates)
+            searched = search_loss(found, target, part.present).mean()
         goal = self.policy.value_head.normalise(discounted(part.reward * part.weight, self.config.gamma))
         error = 0.5 * (self.policy.normalised_values(part.observations) - goal).square()
         return searched, mean_of(distance, part.weight), mean_of(error, part.weight).double()
@@ -160,7 +158,8 @@ class ExpertLearner:
         gains, bests = [], []
         for each in held:
             if len(each.where):
-                seen = preferences(self.policy.logits(each.observations), each).masked_fill(~each.present, ILLEGAL)
+                logits = self.policy.logits(each.observations)
+                seen = preferences(logits, each.observations, each.where, each.candidates).masked_fill(~each.present, ILLEGAL)
                 own = each.scores[:, 0]
                 gains.append(each.scores.gather(1, seen.argmax(dim=-1, keepdim=True)).squeeze(1) - own)
                 bests.append(each.scores.masked_fill(~each.present, ILLEGAL).amax(dim=-1) - own)

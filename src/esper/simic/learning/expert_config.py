@@ -13,8 +13,8 @@ class ExpertConfig:
     """Everything that can be set about learning from forks."""
 
     temperature: Annotated[float, Range(0.01)] = 2.0
-    """Points of score by which one decision has to be ahead of another to be wanted e times as much. Differences much smaller than this
-    are taken for noise."""
+    """Points of score by which one decision has to be ahead of another to be wanted e times as much as it was. Differences much smaller
+    than this are taken for noise."""
     learning_rate: NonNegative = 1e-3
     """Of Adam; it falls to a tenth over the run."""
     epochs: Count = 4

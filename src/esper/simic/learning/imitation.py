@@ -39,9 +39,13 @@ def op_weights(ops: Tensor, counted: Tensor, balance: float) -> Tensor:
     return weights / (weights * shares).sum().clamp(min=1e-12) if (counts > 0).any() else torch.ones(len(Op))
 
 
-def weighted_negative_log_likelihood(log_prob: Tensor, weight: Tensor) -> Tensor:
-    """Mean of minus the log-probability by weight; a step of weight 0 counts for nothing, whatever its log-probability. 0 without steps."""
-    return -torch.where(weight > 0, log_prob, 0.0).mul(weight).sum() / weight.sum().clamp(min=1e-12)
+def weighted_negative_log_likelihood(log_prob: Tensor, weight: Tensor, share: Tensor | None = None) -> Tensor:
+    """Mean of minus the log-probability by weight; a step of weight 0 counts for nothing, whatever its log-probability. 0 without steps.
+
+    share: [episodes], how much each counts. It is not divided by: a batch of episodes that count little counts little.
+    """
+    counted = weight if share is None else weight * share.unsqueeze(-1)
+    return -torch.where(weight > 0, log_prob, 0.0).mul(counted).sum() / weight.sum().clamp(min=1e-12)
 
 
 # What is reported
@@ -56,7 +60,7 @@ def agreement(policy: Policy, dataset: EpisodeDataset, gamma: float) -> dict[str
     often waiting would have agreed. head/...: each head's accuracy given the recorded op and slot, where it mattered and had a choice.
     explained_variance: how much of the recorded returns the critic predicts.
     """
-    distribution, weight = policy.replay(dataset.observations), dataset.choices()
+    distribution, weight = policy.replay(dataset.observations), dataset.choices() * dataset.share.unsqueeze(-1)
     scores, chosen = distribution.score(dataset.actions), distribution.mode()
     same = chosen == dataset.actions
     acted = weight * (dataset.actions[..., 0] != Op.WAIT)
@@ -67,7 +71,7 @@ def agreement(policy: Policy, dataset: EpisodeDataset, gamma: float) -> dict[str
         "accuracy/decision": float(mean_of((same | ~scores.matters).all(dim=-1).float(), weight)),
         "accuracy/acts": float(mean_of(same[..., 0].float(), acted)),
         "waiting": float(mean_of((dataset.actions[..., 0] == Op.WAIT).float(), weight)),
-        "explained_variance": float(explained_variance(value, dataset.returns(gamma), dataset.weight)),
+        "explained_variance": float(explained_variance(value, dataset.returns(gamma), dataset.weight * dataset.share.unsqueeze(-1))),
     }
     given = distribution.likeliest(dataset.actions) == dataset.actions
     for column, head in enumerate(HEADS):
@@ -84,7 +88,7 @@ class BehaviourCloning:
     def __init__(self, policy: Policy, config: BCConfig, dataset: EpisodeDataset, held_out: EpisodeDataset) -> None:
         self.policy, self.config, self.dataset, self.held_out = policy, config, dataset, held_out
         self.optimizer = make_optimizer(policy.parameter_groups(config.weight_decay), config.learning_rate)
-        self.op_weights = op_weights(dataset.actions[..., 0], dataset.choices(), config.balance)
+        self.op_weights = op_weights(dataset.actions[..., 0], dataset.choices() * dataset.share.unsqueeze(-1), config.balance)
         follow_returns(policy.value_head, dataset.returns(config.gamma), dataset.weight, rate=1.0)
         self.stopping = EarlyStopping(policy, config.patience)
 
@@ -118,7 +122,8 @@ class BehaviourCloning:
         log_prob = self.policy.replay(batch.observations).score(batch.actions).log_prob
         target = self.policy.value_head.normalise(batch.returns(self.config.gamma))
         error = 0.5 * (self.policy.normalised_values(batch.observations) - target).square()
-        return weighted_negative_log_likelihood(log_prob, weight), mean_of(error, batch.weight)
+        share = batch.share
+        return weighted_negative_log_likelihood(log_prob, weight, share), mean_of(error * share.unsqueeze(-1), batch.weight)
 
     def conclude(self) -> None:
         """Leave the policy as it was when it did best."""

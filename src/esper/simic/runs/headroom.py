@@ -22,6 +22,7 @@ from esper.leyline.seeds import Purpose
 from esper.nissa import Hub
 from esper.simic.growth.environment import Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
+from esper.simic.growth.recording import FOLDER, EpisodeRecorder, final_of, going_on, rules_of
 from esper.simic.runs.adaptivity import Outcomes, adaptivity, encoded, hosts_needed
 from esper.simic.runs.compare_config import PLAN_FILE
 from esper.simic.runs.headroom_config import HeadroomConfig
@@ -219,8 +220,12 @@ class HeadroomRun:
         now, self.jobs = self.jobs[:size], self.jobs[size:]
         decider = Watching([self.plans[job.plan] for job in now], [min(LOOK, self.members[job.host].epochs) for job in now])
         starts = [self._start(job) for job in now]
-        for place, result in enumerate(Play(self.playing.environment, decider, starts).through(progress)):
+        kept = [place for place, job in enumerate(now) if self.config.record and job.repeat == 0 and self.folder is not None]
+        play = Play(self.playing.environment, decider, starts, recorders={place: EpisodeRecorder() for place in kept})
+        for place, result in enumerate(play.through(progress)):
             self._note(now[place], result)
+            if place in kept:
+                self._record(now[place], starts[place], play.recorders[place], result)
             if now[place].repeat == 0 and place in decider.seen:
                 self.shown[now[place].host] = decider.seen[place]
         self.playing.engines = self.playing.environment.engines()
@@ -251,6 +256,14 @@ class HeadroomRun:
         growth, flops = result.parameters / result.host_parameters, float(result.operations)
         where = {"plan": job.plan, "host": job.host, "repeat": job.repeat}
         self.played.append(Played(**where, score=reached, accuracy=result.val_accuracy, growth=growth, flops=flops))
+
+    def _record(self, job: Job, start: Start, recorder: EpisodeRecorder, result: HostFinished) -> None:
+        """Keep an episode for imitation."""
+        assert self.folder is not None, "recorders are for a run with a folder"
+        about = {"task": start.task, "seed": start.seed, "controller": described(self.plans[job.plan]), "rules": rules_of(self.config)}
+        with going_on(self.hub):
+            path = self.folder / FOLDER / f"plan-{job.plan:03}-host-{job.host:04}.safetensors"
+            recorder.save(path, **about, final=final_of(result))
 
     def _next_stage(self) -> list[Job]:
         """What the stage that begins now plays: proposals while there are searches, then repetitions."""

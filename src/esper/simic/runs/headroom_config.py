@@ -34,6 +34,9 @@ class HeadroomConfig(GrowthConfig):
     """Hosts on which the best plans are repeated, with the same member, born and trained otherwise: the noise that no decision explains."""
     repeats: Annotated[int, Range(2, 100)] = 3
     """Times that each of them is played there in all."""
+    record: bool = False
+    """Keep the episodes of all plans on the hosts themselves, so that a policy can be taught by what was best for each:
+    esper train bc RUN --temperature 4."""
     together: Count | None = None
     """Episodes side by side between two checkpoints; by default 32, on a GPU 256."""
     workers: Annotated[int, Range(1, 1024)] | None = None

@@ -62,6 +62,8 @@ class OfflineRun:
         self.config, self.hub, self.command, self.folder = config, hub, command, folder
         torch.set_num_threads(config.threads)
         recorded, blueprints = read_dataset(config.runs)
+        if isinstance(config, BCConfig) and config.temperature is not None:
+            recorded = recorded.preferring(config.temperature)
         self.data = recorded.fingerprint()
         self.dataset, self.held_out = split(recorded, config.held_out, config.seed)
         size = PolicyConfig(blueprints=blueprints, hidden=config.hidden, slot_width=config.slot_width)

@@ -23,7 +23,7 @@ from esper.nissa import Hub
 from esper.simic.growth.deciding import policy_for
 from esper.simic.growth.environment import Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
-from esper.simic.growth.recording import FOLDER, going_on, rules_of, write_episode
+from esper.simic.growth.recording import FOLDER, final_of, going_on, rules_of, write_episode
 from esper.simic.growth.sizes import longest_budget, most_slots
 from esper.simic.learning.policy_decider import PolicyDecider
 from esper.simic.learning.repeated import Repeated
@@ -204,13 +204,18 @@ class Practice(ABC):
         if self.folder is not None:
             rules = rules_of(self.config)
             for row, (start, result) in enumerate(zip(starts[:own], played, strict=False)):
-                final = {"accuracy": result.val_accuracy, "loss": result.val_loss, "parameters": result.parameters}
                 with going_on(self.hub):
                     write_episode(
                         self.folder / FOLDER / f"round-{self.round:04}-host-{row:04}.safetensors",
                         episode_tensors(rollout, row, len(playing.started[row].slots)),
                         self.policy.config.blueprints,
-                        {"task": start.task, "seed": start.seed, "controller": self.config.method, "rules": rules, "final": final},
+                        {
+                            "task": start.task,
+                            "seed": start.seed,
+                            "controller": self.config.method,
+                            "rules": rules,
+                            "final": final_of(result),
+                        },
                     )
 
     def _numbers(self, hosts: int) -> int:
