@@ -39,8 +39,8 @@ from esper.tolaria.data.streams import generator
 FINAL_RATE = 0.1
 """Share of the learning rate that is left at the end of a run."""
 SUREST = 3.0
-"""Nats by which a policy is believed, at most, that one candidate is better than another: what is 20 times as likely. One that is surer, and
-wrong, would take many searches to learn of it."""
+"""Nats by which a policy is believed, at most, that one candidate is better than another: what is 20 times as likely. One that is surer,
+and wrong, would take many searches to learn of it."""
 
 
 # The formulas
