@@ -52,8 +52,9 @@ class BCConfig(StudyConfig):
     kind: Literal["bc"] = "bc"
     epochs: Count = 200
     """Most epochs over the recorded episodes."""
-    balance: Share = 0.5
-    """How much rare ops count: 0 each step the same, 1 each op the same in all, however rare. Most recorded decisions are WAIT."""
+    balance: Share = 0.0
+    """How much rare ops count: 0 each step the same, so that the policy acts as often as was recorded; 1 each op the same in all, however
+    rare, so that it acts wherever it is in doubt."""
     temperature: Annotated[float, Range(0.01)] | None = None
     """Where hosts were recorded several times, under different controllers, learn most from what ended best on each: points of score by
     which one episode has to be ahead of another to count e times as much. Without it all count the same."""
