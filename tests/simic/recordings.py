@@ -27,6 +27,8 @@ from tests.simic.runs import HASTY
 MEMBER = {"widths": "[2,2,2]", "kernel": "3", "train_size": "100", "batch": "50"}
 SMALL: dict[str, Any] = {"hidden": 16, "slot_width": 8, "learning_rate": 5e-3}
 """A policy that learns in seconds."""
+END = {"accuracy": 50.0, "size": 0.0, "rent": 0.0}
+"""How an episode ended of which nothing else is said."""
 
 
 def record(path: Path, **settings: Any) -> Path:
@@ -65,6 +67,7 @@ def write_run(
     episodes: Iterable[Sequence[tuple[Observation, Decision, float]]],
     scores: Sequence[float] = (),
     seeds: Sequence[int] = (),
+    abouts: Sequence[dict[str, Any]] = (),
     **about: Any,
 ) -> Path:
     """A run folder with episodes that somebody made up, each a list of what was seen, decided and earned; all end with a score of 50, and
@@ -75,8 +78,9 @@ def write_run(
             for seen, decision, reward in episode:
                 recorder.decided(seen, decision)
                 recorder.earned(reward)
-            seed, final = seeds[number] if seeds else number, {"score": scores[number] if scores else 50.0}
-            told = {"task": "digits", "seed": seed, "controller": "made up", "rules": rules_of(GrowthConfig()), "final": final, **about}
+            final = {**END, "accuracy": scores[number]} if scores else END
+            told = {"task": "digits", "seed": seeds[number] if seeds else number, "controller": "made up", "member": {}, "final": final}
+            told |= {"rules": rules_of(GrowthConfig()), **(abouts[number] if abouts else {}), **about}
             recorder.save(path / FOLDER / f"host-{number:04}.safetensors", **told)
     return path
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from esper.simic.runs.adaptivity import Outcomes, adaptivity, chosen, encoded, hosts_needed
+from esper.simic.adaptivity import Outcomes, adaptivity, chosen, encoded, hosts_needed
 
 
 def world(hosts: int, gain: float, noise: float, seed: int, plans: int = 8) -> tuple[Outcomes, np.ndarray, np.ndarray]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -138,6 +139,72 @@ def test_hosts_that_were_recorded_once_leave_nothing_to_prefer(tmp_path: Path) -
     run = write_run(tmp_path / "once", waiting(4))
     with pytest.raises(ConfigError, match=r"'temperature' weighs several episodes of one host .* each was recorded once"):
         OfflineRun(BCConfig(runs=(run,), temperature=4.0, **SMALL), Hub())
+
+
+# What is best for hosts like this
+
+
+def kinds(tmp_path: Path, hosts: int = 40, noise: float = 8.0) -> Path:
+    """Hosts of two kinds, recorded as they waited and with a seed. It brings 6 points on narrow ones and costs as many on wide ones, but
+    for luck that is larger than that; where nobody pays for size, all the same it is large."""
+    luck = np.random.default_rng(0).normal(0.0, noise, (hosts, 2))
+    episodes, accuracies, seeds, abouts = [], [], [], []
+    for host in range(hosts):
+        for seed in (False, True):
+            episodes.append([(place(host % 2), germinate() if seed else WAIT, 0.0)] * 2)
+            accuracies.append(50.0 + (6.0 if host % 2 == 0 else -6.0) * seed + luck[host, int(seed)])
+            seeds.append(host)
+            abouts.append({"controller": "seed" if seed else "wait", "member": {"width": 8 << host % 2, "rent": 5.0, "label_noise": host}})
+    return write_run(tmp_path / "kinds", episodes, accuracies, seeds, abouts)
+
+
+def test_what_is_chosen_is_what_was_best_on_hosts_of_the_kind_and_not_on_each(tmp_path: Path) -> None:
+    dataset, _ = read_dataset([kinds(tmp_path)])
+    chosen = dataset.of_the_chosen()
+    found = {seed: controller for _, seed, controller in chosen.sources}
+    assert len(chosen) == 40
+    assert found == {host: "wait" if host % 2 else "seed" for host in range(40)}
+    score = {(seed, controller): float(points) for (_, seed, controller), points in zip(dataset.sources, dataset.score, strict=True)}
+    lucky = {host: max(("seed", "wait"), key=lambda name: score[host, name]) for host in range(40)}
+    assert found != lucky, "by each host's own figures it would be another one on some"
+
+
+def test_what_size_costs_decides_where_nothing_else_does(tmp_path: Path) -> None:
+    episodes = [[(place(0), germinate() if n % 2 else WAIT, 0.0)] * 2 for n in range(24)]
+    ends = [{"accuracy": 58.0 if n % 2 else 50.0, "size": 1.0 if n % 2 else 0.0, "rent": 20.0 if n // 2 % 2 else 0.0} for n in range(24)]
+    abouts = [{"controller": "seed" if n % 2 else "wait", "final": end} for n, end in enumerate(ends)]
+    chosen = read_dataset([write_run(tmp_path / "run", episodes, seeds=[n // 2 for n in range(24)], abouts=abouts)])[0].of_the_chosen()
+    assert [controller for _, _, controller in chosen.sources] == ["seed", "wait"] * 6
+
+
+def test_a_policy_learns_what_is_chosen(tmp_path: Path) -> None:
+    study = studied(OfflineRun(BCConfig(runs=(kinds(tmp_path),), epochs=60, chosen=True, **SMALL), Hub()))
+    assert study.end()["study"]["controllers"] == {"seed": 20, "wait": 20}
+    with torch.no_grad():
+        probability = study.policy.replay(study.held_out.observations).op_probabilities()[:, 0, Op.GERMINATE]
+    narrow = torch.tensor([seed % 2 == 0 for _, seed, _ in study.held_out.sources])
+    assert float(probability[narrow].mean()) > 0.9
+    assert float(probability[~narrow].mean()) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("controllers", "said"),
+    [
+        (["wait", "seed", "wait"], r"seed has none on digits 1"),
+        (["wait", "wait"], r"wait has two on digits 0"),
+        (["wait"], r"digits was recorded under wait alone"),
+    ],
+)
+def test_a_choice_asks_for_every_controller_once_on_each_host(tmp_path: Path, controllers: list[str], said: str) -> None:
+    abouts = [{"controller": name} for name in controllers]
+    run = write_run(tmp_path / "run", waiting(len(controllers)), seeds=[n // 2 for n in range(len(controllers))], abouts=abouts)
+    with pytest.raises(ConfigError, match=said):
+        OfflineRun(BCConfig(runs=(run,), chosen=True, **SMALL), Hub())
+
+
+def test_a_choice_and_a_weighing_are_not_mixed() -> None:
+    with pytest.raises(ConfigError, match=r"'chosen' keeps one episode of each host, and 'temperature' weighs several"):
+        BCConfig(chosen=True, temperature=4.0)
 
 
 # Imitation

@@ -31,7 +31,7 @@ from esper.simic.runs.offline import OfflineRun
 from esper.tamiyo import Observation
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch
 from esper.tamiyo.policy.network import PolicyConfig
-from tests.simic.recordings import SMALL, first_observation, germinate, place, write_run
+from tests.simic.recordings import END, SMALL, first_observation, germinate, place, write_run
 
 START, GOOD, PLAIN = 0, 1, 2
 """Places of the problem below."""
@@ -140,7 +140,7 @@ def plan(study: OfflineRun, tmp_path: Path) -> tuple[int, int]:
     for number in (START, GOOD):
         recorder.decided(place(number), germinate())
         recorder.earned(0.0)
-    recorder.save(tmp_path / "episodes" / "one.safetensors", task="digits", seed=0, controller="made up")
+    recorder.save(tmp_path / "episodes" / "one.safetensors", task="digits", seed=0, controller="made up", member={}, final=END)
     episodes, blueprints = read_episodes([tmp_path])
     with torch.no_grad():
         ops = study.policy.replay(stack(episodes, len(blueprints)).observations).mode()[0, :, 0]

@@ -22,10 +22,10 @@ from torch import Tensor
 from esper.leyline.actions import Decision
 from esper.leyline.config import to_mapping
 from esper.leyline.errors import RunError, in_a_line
-from esper.leyline.events import HostFinished
+from esper.leyline.events import HostFinished, HostStarted
 from esper.leyline.files import replace_file
 from esper.leyline.observation import OBSERVATION
-from esper.leyline.score import score
+from esper.leyline.score import rent_points, score
 from esper.nissa import Hub
 from esper.simic.growth.config import GrowthConfig
 from esper.tamiyo import Observation
@@ -44,10 +44,21 @@ def rules_of(config: GrowthConfig) -> dict[str, Any]:
     return {"hash": hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()[:12], **rules}
 
 
-def final_of(result: HostFinished) -> dict[str, float]:
-    """How an episode ended, for its `about`: val figures of the harvested network. score: points after rent."""
-    worth = score(result.val_accuracy, result.parameters, result.host_parameters, result.rent)
-    return {"accuracy": result.val_accuracy, "loss": result.val_loss, "parameters": result.parameters, "score": worth}
+def about_of(host: HostStarted, controller: str, rules: dict[str, Any], result: HostFinished) -> dict[str, Any]:
+    """Who decided, on what, under which rules and how it ended: what every recorded episode tells of itself.
+
+    final: val figures of the harvested network. size: what its growth costs at a rent of one point; score: points after rent.
+    """
+    grown, bare = result.parameters, result.host_parameters
+    final = {
+        "accuracy": result.val_accuracy,
+        "loss": result.val_loss,
+        "parameters": grown,
+        "size": rent_points(grown, bare, 1.0),
+        "rent": result.rent,
+        "score": score(result.val_accuracy, grown, bare, result.rent),
+    }
+    return {"task": host.task, "seed": host.seed, "controller": controller, "member": dict(host.member), "rules": rules, "final": final}
 
 
 class EpisodeRecorder:

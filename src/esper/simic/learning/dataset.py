@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +18,7 @@ from torch import Tensor
 from esper.leyline.actions import Head, Op, matters
 from esper.leyline.errors import ConfigError, RunError
 from esper.nissa.trackers.tracker import flattened
+from esper.simic.adaptivity import Outcomes, chosen, encoded, traits
 from esper.simic.growth.recording import RecordedEpisode, read_episodes
 from esper.simic.learning.rollout import discounted
 from esper.tamiyo.observe.masks import HEAD_VALUES
@@ -25,8 +26,10 @@ from esper.tamiyo.policy.batch import HEADS, ObservationBatch
 from esper.tolaria.data.streams import generator
 from esper.tolaria.storage.runs import read_run
 
-SOURCES = ("task", "seed", "controller", "rules", "final")
+SOURCES = ("task", "seed", "controller", "member", "rules", "final")
 """What has to be known of every episode."""
+FINAL = ("accuracy", "size", "rent")
+"""What has to be known of its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,13 +45,24 @@ class EpisodeDataset:
     """1 for a step that happened, 0 for padding."""
     sources: tuple[tuple[str, int, str], ...]
     """Task, host seed and controller of each episode."""
-    score: Tensor
-    """float64 [episodes]: what the harvested network was worth, in points after rent."""
+    members: tuple[Mapping[str, object], ...]
+    """How the host of each episode is built and trained."""
+    accuracy: Tensor
+    """float64 [episodes]: of the harvested network, in points."""
+    size: Tensor
+    """float64 [episodes]: what its growth costs at a rent of one point."""
+    rent: Tensor
+    """float64 [episodes]: of the host."""
     share: Tensor
     """[episodes]: how much each episode counts, 1 on average."""
 
     def __len__(self) -> int:
         return len(self.sources)
+
+    @property
+    def score(self) -> Tensor:
+        """float64 [episodes]: what the harvested network was worth, in points after rent."""
+        return self.accuracy - self.rent * self.size
 
     def part(self, rows: Tensor) -> EpisodeDataset:
         """Some of the episodes, by their numbers int64 [episodes]: a batch, or one side of a split."""
@@ -58,7 +72,8 @@ class EpisodeDataset:
             reward=self.reward[rows],
             weight=self.weight[rows],
             sources=tuple(self.sources[row] for row in rows.tolist()),
-            score=self.score[rows],
+            members=tuple(self.members[row] for row in rows.tolist()),
+            **{name: getattr(self, name)[rows] for name in FINAL},
             share=self.share[rows],
         )
 
@@ -77,6 +92,37 @@ class EpisodeDataset:
         for rows in episodes.values():
             share[rows] = (self.score[rows] / temperature).softmax(dim=0).to(share) * len(self) / len(episodes)
         return replace(self, share=share)
+
+    def of_the_chosen(self, seed: int = 0) -> EpisodeDataset:
+        """The same, with one episode of each host: that of the controller which a regression over all hosts of the task chooses for it, by
+        its member and its rent.
+
+        What ended best on a host is best there by luck as well; what did best on many hosts that are alike is not.
+
+        Raises ConfigError unless each host of a task was recorded once under every controller.
+        """
+        tasks: dict[str, dict[int, dict[str, int]]] = {}
+        for row, (task, host, controller) in enumerate(self.sources):
+            mine = tasks.setdefault(task, {}).setdefault(host, {})
+            if controller in mine:
+                raise ConfigError(f"'chosen' asks for one episode of each controller on each host; {controller} has two on {task} {host}")
+            mine[controller] = row
+        rows: list[int] = []
+        for task, hosts in tasks.items():
+            controllers = sorted({name for mine in hosts.values() for name in mine})
+            for host, mine in hosts.items():
+                for name in controllers:
+                    if name not in mine:
+                        raise ConfigError(f"'chosen' asks for one episode of each controller on each host; {name} has none on {task} {host}")
+            if len(controllers) < 2:
+                raise ConfigError(f"'chosen' chooses among controllers, and {task} was recorded under {controllers[0]} alone")
+            table = torch.tensor([[mine[name] for name in controllers] for mine in hosts.values()])
+            first = table[:, 0]
+            outcomes = Outcomes(accuracy=self.accuracy[table].numpy(), size=self.size[table].numpy(), rent=self.rent[first].numpy())
+            known = encoded([traits(self.members[row]) for row in first.tolist()])
+            plans = chosen(outcomes, known, known, outcomes.rent, seed)
+            rows += table[torch.arange(len(table)), torch.from_numpy(plans)].tolist()
+        return self.part(torch.tensor(sorted(rows)))
 
     def returns(self, gamma: float) -> Tensor:
         """[episodes, steps]: what was earned from each step to the end, discounted; 0 in padding."""
@@ -97,7 +143,7 @@ class EpisodeDataset:
     def fingerprint(self) -> str:
         """sha256 over everything recorded, by which a resumed run knows its data again."""
         digest = sha256(repr(self.sources).encode())
-        for tensor in (*self.observations.tensors().values(), self.actions, self.reward, self.weight, self.score):
+        for tensor in (*self.observations.tensors().values(), self.actions, self.reward, self.weight, self.accuracy, self.size, self.rent):
             digest.update(tensor.contiguous().numpy().tobytes())
         return digest.hexdigest()
 
@@ -157,8 +203,9 @@ def _check(episode: RecordedEpisode, blueprints: int, where: str) -> None:
         if name not in episode.about:
             raise RunError(f"{where} does not say its {name}; expected {', '.join(SOURCES)}")
     final = episode.about["final"]
-    if not isinstance(final, dict) or not isinstance(final.get("score"), int | float) or not math.isfinite(final["score"]):
-        raise RunError(f"{where} does not say the score that it ended with; record it again")
+    for name in FINAL:
+        if not isinstance(final, dict) or not isinstance(final.get(name), int | float) or not math.isfinite(final[name]):
+            raise RunError(f"{where} does not say the {name} that it ended with; record it again")
 
 
 def _check_rules(one: tuple[Path, RecordedEpisode], first: tuple[Path, RecordedEpisode]) -> None:
@@ -191,7 +238,8 @@ def stack(episodes: Sequence[RecordedEpisode], blueprints: int) -> EpisodeDatase
         reward=reward,
         weight=weight,
         sources=sources,
-        score=torch.tensor([float(e.about["final"]["score"]) for e in episodes], dtype=torch.float64),
+        members=tuple(e.about["member"] for e in episodes),
+        **{name: torch.tensor([float(e.about["final"][name]) for e in episodes], dtype=torch.float64) for name in FINAL},
         share=torch.ones(len(episodes)),
     )
 

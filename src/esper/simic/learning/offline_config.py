@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from esper.leyline.config import Count, NonNegative, NonNegativeInt, Range, Share, Size, check_ranges
+from esper.leyline.errors import ConfigError
 from esper.nissa.config import TelemetryConfig
 
 
@@ -58,9 +59,14 @@ class BCConfig(StudyConfig):
     temperature: Annotated[float, Range(0.01)] | None = None
     """Where hosts were recorded several times, under different controllers, learn most from what ended best on each: points of score by
     which one episode has to be ahead of another to count e times as much. Without it all count the same."""
+    chosen: bool = False
+    """Where hosts were recorded once under each of several controllers: learn on each host from the one that a regression over all hosts
+    of its task chooses for it, by what the host is and what size costs there. What ended best on one host is best there by luck as well."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.chosen and self.temperature is not None:
+            raise ConfigError("'chosen' keeps one episode of each host, and 'temperature' weighs several against each other; give one of them")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from esper.simic.growth.deciding import controller_for
 from esper.simic.growth.environment import Growth, Start
 from esper.simic.growth.naming import find_policy
 from esper.simic.growth.play import ControllerDecider, Play, Progress
-from esper.simic.growth.recording import FOLDER, EpisodeRecorder, final_of, going_on, rules_of
+from esper.simic.growth.recording import FOLDER, EpisodeRecorder, about_of, going_on, rules_of
 from esper.simic.plugins import plugin_hashes
 from esper.simic.runs.work import machine, run_started, versions
 from esper.simic.statistics import paired_difference
@@ -83,13 +83,7 @@ class ControllerRun:
         for place, recorder in self.recorders.items():
             if self.folder is not None and place in self.play.results and self.play.started[place].epochs == self.round:
                 result, host = self.play.results[place], self.play.started[place]
-                about = {
-                    "task": host.task,
-                    "seed": host.seed,
-                    "controller": host.controller,
-                    "rules": rules_of(self.config),
-                    "final": final_of(result),
-                }
+                about = about_of(host, host.controller, rules_of(self.config), result)
                 with going_on(self.hub):
                     recorder.save(self.folder / FOLDER / f"host-{place:04}.safetensors", **about)
 

@@ -15,15 +15,15 @@ from esper.leyline.actions import Decision
 from esper.leyline.codec import from_plain, to_plain
 from esper.leyline.config import to_toml
 from esper.leyline.errors import unknown
-from esper.leyline.events import HostFinished, PlansPlayed
+from esper.leyline.events import HostFinished, HostStarted, PlansPlayed
 from esper.leyline.files import replace_file
 from esper.leyline.score import rent_points, score
 from esper.leyline.seeds import Purpose
 from esper.nissa import Hub
 from esper.simic.growth.environment import Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
-from esper.simic.growth.recording import FOLDER, EpisodeRecorder, final_of, going_on, rules_of
-from esper.simic.runs.adaptivity import Outcomes, adaptivity, encoded, hosts_needed
+from esper.simic.growth.recording import FOLDER, EpisodeRecorder, about_of, going_on, rules_of
+from esper.simic.adaptivity import Outcomes, adaptivity, encoded, hosts_needed, traits
 from esper.simic.runs.compare_config import PLAN_FILE
 from esper.simic.runs.headroom_config import HeadroomConfig
 from esper.simic.runs.playing import Playing
@@ -38,8 +38,6 @@ LOOK = 3
 """The epoch after which what a host has shown so far counts as known."""
 REPEATED_PLANS = 3
 """The best plans, which are repeated."""
-NO_FEATURES = ("label_noise", "rent")
-"""Fields of a member that nothing is predicted from: what nobody knows of a host beforehand, and what training does not depend on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +223,7 @@ class HeadroomRun:
         for place, result in enumerate(play.through(progress)):
             self._note(now[place], result)
             if place in kept:
-                self._record(now[place], starts[place], play.recorders[place], result)
+                self._record(now[place], play.started[place], play.recorders[place], result)
             if now[place].repeat == 0 and place in decider.seen:
                 self.shown[now[place].host] = decider.seen[place]
         self.playing.engines = self.playing.environment.engines()
@@ -257,13 +255,13 @@ class HeadroomRun:
         where = {"plan": job.plan, "host": job.host, "repeat": job.repeat}
         self.played.append(Played(**where, score=reached, accuracy=result.val_accuracy, growth=growth, flops=flops))
 
-    def _record(self, job: Job, start: Start, recorder: EpisodeRecorder, result: HostFinished) -> None:
+    def _record(self, job: Job, host: HostStarted, recorder: EpisodeRecorder, result: HostFinished) -> None:
         """Keep an episode for imitation."""
         assert self.folder is not None, "recorders are for a run with a folder"
-        about = {"task": start.task, "seed": start.seed, "controller": described(self.plans[job.plan]), "rules": rules_of(self.config)}
+        about = about_of(host, described(self.plans[job.plan]), rules_of(self.config), result)
         with going_on(self.hub):
             path = self.folder / FOLDER / f"plan-{job.plan:03}-host-{job.host:04}.safetensors"
-            recorder.save(path, **about, final=final_of(result))
+            recorder.save(path, **about)
 
     def _next_stage(self) -> list[Job]:
         """What the stage that begins now plays: proposals while there are searches, then repetitions."""
@@ -327,7 +325,7 @@ class HeadroomRun:
 
     def _known(self) -> Any:
         """What is known of each host before it trains, besides its rent."""
-        rows = [[start.task, *_features(asdict(member))] for start, member in zip(self.starts, self.members, strict=True)]
+        rows = [[start.task, *traits(asdict(member))] for start, member in zip(self.starts, self.members, strict=True)]
         return encoded(rows)
 
     def _seen(self) -> Any:
@@ -398,7 +396,3 @@ def described(plan: FixedConfig) -> str:
 
 def _waits(plan: FixedConfig) -> bool:
     return not plan.places and not plan.seeds
-
-
-def _features(member: Mapping[str, Any]) -> list[Any]:
-    return [tuple(value) if isinstance(value, list) else value for name, value in member.items() if name not in NO_FEATURES]

@@ -23,7 +23,7 @@ from esper.nissa import Hub
 from esper.simic.growth.deciding import policy_for
 from esper.simic.growth.environment import Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
-from esper.simic.growth.recording import FOLDER, final_of, going_on, rules_of, write_episode
+from esper.simic.growth.recording import FOLDER, about_of, going_on, rules_of, write_episode
 from esper.simic.growth.sizes import longest_budget, most_slots
 from esper.simic.learning.policy_decider import PolicyDecider
 from esper.simic.learning.repeated import Repeated
@@ -203,19 +203,13 @@ class Practice(ABC):
         self.hub.emit(PolicyUpdated(update=self.round, metrics=self.history[-1]))
         if self.folder is not None:
             rules = rules_of(self.config)
-            for row, (start, result) in enumerate(zip(starts[:own], played, strict=False)):
+            for row, result in enumerate(played[:own]):
                 with going_on(self.hub):
                     write_episode(
                         self.folder / FOLDER / f"round-{self.round:04}-host-{row:04}.safetensors",
                         episode_tensors(rollout, row, len(playing.started[row].slots)),
                         self.policy.config.blueprints,
-                        {
-                            "task": start.task,
-                            "seed": start.seed,
-                            "controller": self.config.method,
-                            "rules": rules,
-                            "final": final_of(result),
-                        },
+                        about_of(playing.started[row], self.config.method, rules, result),
                     )
 
     def _numbers(self, hosts: int) -> int:
