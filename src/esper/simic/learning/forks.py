@@ -133,12 +133,13 @@ def preferences(logits: HeadLogits, observations: ObservationBatch, where: Tenso
 
 def planned(steps: Sequence[int], moments: int, alternatives: int, generator: np.random.Generator) -> list[Fork]:
     """The forks of hosts with so many steps each: a few moments of every host, early ones more often than late, and as many alternatives
-    at each. Of two moments twice as late one is half as likely: what is decided first decides most of what follows."""
+    at each. Of two moments twice as late one is half as likely: what is decided first decides most of what follows. No fork waits for the
+    policy to act until the last step, after which nothing trains."""
     forks = []
     for host, length in enumerate(steps):
         odds = 1.0 / np.arange(2.0, length + 2.0)
         drawn = sorted(generator.choice(length, size=min(moments, length), replace=False, p=odds / odds.sum()).tolist())
-        latest = [step if generator.random() < ANY_STEP else step + PATIENCE for step in drawn]
+        latest = [step if generator.random() < ANY_STEP else max(step, min(step + PATIENCE, length - 2)) for step in drawn]
         for step, last in zip(drawn, latest, strict=True):
             forks += [Fork(host=host, step=step, latest=last, rank=rank) for rank in range(alternatives)]
     return forks
