@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import json
 import shutil
 import signal
 import subprocess
@@ -102,6 +103,17 @@ def test_a_run_without_events_is_shown_by_its_summary(recorded_runs: Path, tmp_p
 
 def test_of_a_folder_the_newest_run_is_shown(recorded_runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert watch_terminal(recorded_runs) == 0
+    assert "PPO on digits" in capsys.readouterr().out
+
+
+def test_of_runs_that_began_in_the_same_second_the_last_by_its_name_is_shown(
+    recorded_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, run in (("run-1", "grown"), ("run-2", "learned")):
+        shutil.copytree(recorded_runs / run, tmp_path / name)
+        marker = tmp_path / name / "run.json"
+        marker.write_text(json.dumps({**json.loads(marker.read_text()), "created": "2026-01-01T00:00:00+00:00"}))
+    watch_terminal(tmp_path)
     assert "PPO on digits" in capsys.readouterr().out
 
 

@@ -141,7 +141,7 @@ def _the_run(path: Path) -> Path:
     runs, _ = list_runs(path) if path.is_dir() and not (path / "run.json").exists() else ([], [])
     if not runs:
         return path
-    return max(runs, key=lambda run: (run.status == "running", run.created)).path
+    return max(reversed(runs), key=lambda run: (run.status == "running", run.created)).path  # of one second the last by its number
 
 
 def _once(watch: Watch) -> int:
