@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
-import json
 import shutil
 import signal
 import subprocess

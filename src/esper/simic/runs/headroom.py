@@ -20,10 +20,10 @@ from esper.leyline.files import replace_file
 from esper.leyline.score import rent_points, score
 from esper.leyline.seeds import Purpose
 from esper.nissa import Hub
+from esper.simic.adaptivity import Outcomes, adaptivity, encoded, hosts_needed, traits
 from esper.simic.growth.environment import Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
 from esper.simic.growth.recording import FOLDER, EpisodeRecorder, about_of, going_on, rules_of
-from esper.simic.adaptivity import Outcomes, adaptivity, encoded, hosts_needed, traits
 from esper.simic.runs.compare_config import PLAN_FILE
 from esper.simic.runs.headroom_config import HeadroomConfig
 from esper.simic.runs.playing import Playing
