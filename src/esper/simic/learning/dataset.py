@@ -101,28 +101,32 @@ class EpisodeDataset:
 
         Raises ConfigError unless each host of a task was recorded once under every controller.
         """
-        tasks: dict[str, dict[int, dict[str, int]]] = {}
-        for row, (task, host, controller) in enumerate(self.sources):
-            mine = tasks.setdefault(task, {}).setdefault(host, {})
-            if controller in mine:
-                raise ConfigError(f"'chosen' asks for one episode of each controller on each host; {controller} has two on {task} {host}")
-            mine[controller] = row
-        rows: list[int] = []
-        for task, hosts in tasks.items():
-            controllers = sorted({name for mine in hosts.values() for name in mine})
-            for host, mine in hosts.items():
-                for name in controllers:
-                    if name not in mine:
-                        raise ConfigError(f"'chosen' asks for one episode of each controller on each host; {name} has none on {task} {host}")
-            if len(controllers) < 2:
-                raise ConfigError(f"'chosen' chooses among controllers, and {task} was recorded under {controllers[0]} alone")
-            table = torch.tensor([[mine[name] for name in controllers] for mine in hosts.values()])
-            first = table[:, 0]
-            outcomes = Outcomes(accuracy=self.accuracy[table].numpy(), size=self.size[table].numpy(), rent=self.rent[first].numpy())
-            known = encoded([traits(self.members[row]) for row in first.tolist()])
-            plans = chosen(outcomes, known, known, outcomes.rent, seed)
-            rows += table[torch.arange(len(table)), torch.from_numpy(plans)].tolist()
+        tasks = dict.fromkeys(task for task, _, _ in self.sources)
+        rows = [row for task in tasks for row in self._chosen(self._table(task), seed)]
         return self.part(torch.tensor(sorted(rows)))
+
+    def _table(self, task: str) -> Tensor:
+        """int64 [hosts, controllers]: the episodes of a task. Raises ConfigError where one is missing, or there are two."""
+        hosts: dict[int, dict[str, int]] = {}
+        for row, (found, host, controller) in enumerate(self.sources):
+            if found == task and hosts.setdefault(host, {}).setdefault(controller, row) != row:
+                raise ConfigError(f"'chosen' takes one episode of each controller on each host; {controller} has two on {task} {host}")
+        names = sorted({name for mine in hosts.values() for name in mine})
+        for host, mine in hosts.items():
+            for name in names:
+                if name not in mine:
+                    raise ConfigError(f"'chosen' takes one episode of each controller on each host; {name} has none on {task} {host}")
+        if len(names) < 2:
+            raise ConfigError(f"'chosen' chooses among controllers, and {task} was recorded under {names[0]} alone")
+        return torch.tensor([[mine[name] for name in names] for mine in hosts.values()])
+
+    def _chosen(self, table: Tensor, seed: int) -> list[int]:
+        """The episode that is chosen of each row of a table."""
+        first = table[:, 0]
+        outcomes = Outcomes(accuracy=self.accuracy[table].numpy(), size=self.size[table].numpy(), rent=self.rent[first].numpy())
+        known = encoded([traits(self.members[row]) for row in first.tolist()])
+        found = chosen(outcomes, known, known, outcomes.rent, seed)
+        return [int(row) for row in table[torch.arange(len(table)), torch.from_numpy(found)]]
 
     def returns(self, gamma: float) -> Tensor:
         """[episodes, steps]: what was earned from each step to the end, discounted; 0 in padding."""

@@ -66,7 +66,7 @@ class BCConfig(StudyConfig):
     def __post_init__(self) -> None:
         check_ranges(self)
         if self.chosen and self.temperature is not None:
-            raise ConfigError("'chosen' keeps one episode of each host, and 'temperature' weighs several against each other; give one of them")
+            raise ConfigError("'chosen' keeps one episode of each host, and 'temperature' weighs several against each other; give one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
