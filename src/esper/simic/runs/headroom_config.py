@@ -35,8 +35,8 @@ class HeadroomConfig(GrowthConfig):
     repeats: Annotated[int, Range(2, 100)] = 3
     """Times that each of them is played there in all."""
     record: bool = False
-    """Keep the episodes of all plans on the hosts themselves, so that a policy can be taught by what was best for each:
-    esper train bc RUN --temperature 4."""
+    """Keep the episodes of all plans on the hosts themselves, so that a policy can be taught to choose among them:
+    esper train bc RUN --chosen."""
     together: Count | None = None
     """Episodes side by side between two checkpoints; by default 32, on a GPU 256."""
     workers: Annotated[int, Range(1, 1024)] | None = None
