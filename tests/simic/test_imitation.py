@@ -197,9 +197,16 @@ def test_a_policy_learns_what_is_chosen(tmp_path: Path) -> None:
 )
 def test_a_choice_asks_for_every_controller_once_on_each_host(tmp_path: Path, controllers: list[str], said: str) -> None:
     abouts = [{"controller": name} for name in controllers]
-    run = write_run(tmp_path / "run", waiting(len(controllers)), seeds=[n // 2 for n in range(len(controllers))], abouts=abouts)
+    count = len(controllers)
+    run = write_run(tmp_path / "run", waiting(count), [50.0 + n for n in range(count)], [n // 2 for n in range(count)], abouts)
     with pytest.raises(ConfigError, match=said):
         OfflineRun(BCConfig(runs=(run,), chosen=True, **SMALL), Hub())
+
+
+def test_what_several_runs_recorded_alike_counts_once(tmp_path: Path) -> None:
+    runs = [kinds(tmp_path / name) for name in ("one", "two")]
+    once, twice = (read_dataset(each)[0].of_the_chosen() for each in (runs[:1], runs))
+    assert once.sources == twice.sources
 
 
 def test_a_choice_and_a_weighing_are_not_mixed() -> None:

@@ -99,18 +99,20 @@ class EpisodeDataset:
 
         What ended best on a host is best there by luck as well; what did best on many hosts that are alike is not.
 
-        Raises ConfigError unless each host of a task was recorded once under every controller.
+        Raises ConfigError unless each host of a task was recorded under every controller; what several runs recorded alike counts once.
         """
         tasks = dict.fromkeys(task for task, _, _ in self.sources)
         rows = [row for task in tasks for row in self._chosen(self._table(task), seed)]
         return self.part(torch.tensor(sorted(rows)))
 
     def _table(self, task: str) -> Tensor:
-        """int64 [hosts, controllers]: the episodes of a task. Raises ConfigError where one is missing, or there are two."""
+        """int64 [hosts, controllers]: the episodes of a task. Raises ConfigError where one is missing, or there are two that differ."""
         hosts: dict[int, dict[str, int]] = {}
         for row, (found, host, controller) in enumerate(self.sources):
-            if found == task and hosts.setdefault(host, {}).setdefault(controller, row) != row:
-                raise ConfigError(f"'chosen' takes one episode of each controller on each host; {controller} has two on {task} {host}")
+            if found == task:
+                first = hosts.setdefault(host, {}).setdefault(controller, row)
+                if self.score[first] != self.score[row]:
+                    raise ConfigError(f"'chosen' takes one episode of each controller on each host; {controller} has two on {task} {host}")
         names = sorted({name for mine in hosts.values() for name in mine})
         for host, mine in hosts.items():
             for name in names:
