@@ -79,7 +79,7 @@ def write_run(
                 recorder.decided(seen, decision)
                 recorder.earned(reward)
             final = {**END, "accuracy": scores[number]} if scores else END
-            told = {"task": "digits", "seed": seeds[number] if seeds else number, "controller": "made up", "member": {}, "final": final}
+            told = {"task": "digits", "seed": seeds[number] if seeds else number, "controller": "made up", "final": final}
             told |= {"rules": rules_of(GrowthConfig()), **(abouts[number] if abouts else {}), **about}
             recorder.save(path / FOLDER / f"host-{number:04}.safetensors", **told)
     return path

@@ -145,8 +145,8 @@ def test_hosts_that_were_recorded_once_leave_nothing_to_prefer(tmp_path: Path) -
 
 
 def kinds(tmp_path: Path, hosts: int = 40, noise: float = 8.0) -> Path:
-    """Hosts of two kinds, recorded as they waited and with a seed. It brings 6 points on narrow ones and costs as many on wide ones, but
-    for luck that is larger than that; where nobody pays for size, all the same it is large."""
+    """Hosts of two kinds that can be told apart, recorded as they waited and with a seed. It brings 6 points on the first kind and costs as
+    many on the second, but for luck, which is larger than that."""
     luck = np.random.default_rng(0).normal(0.0, noise, (hosts, 2))
     episodes, accuracies, seeds, abouts = [], [], [], []
     for host in range(hosts):
@@ -154,7 +154,7 @@ def kinds(tmp_path: Path, hosts: int = 40, noise: float = 8.0) -> Path:
             episodes.append([(place(host % 2), germinate() if seed else WAIT, 0.0)] * 2)
             accuracies.append(50.0 + (6.0 if host % 2 == 0 else -6.0) * seed + luck[host, int(seed)])
             seeds.append(host)
-            abouts.append({"controller": "seed" if seed else "wait", "member": {"width": 8 << host % 2, "rent": 5.0, "label_noise": host}})
+            abouts.append({"controller": "seed" if seed else "wait"})
     return write_run(tmp_path / "kinds", episodes, accuracies, seeds, abouts)
 
 
@@ -182,9 +182,9 @@ def test_a_policy_learns_what_is_chosen(tmp_path: Path) -> None:
     assert study.end()["study"]["controllers"] == {"seed": 20, "wait": 20}
     with torch.no_grad():
         probability = study.policy.replay(study.held_out.observations).op_probabilities()[:, 0, Op.GERMINATE]
-    narrow = torch.tensor([seed % 2 == 0 for _, seed, _ in study.held_out.sources])
-    assert float(probability[narrow].mean()) > 0.9
-    assert float(probability[~narrow].mean()) < 0.1
+    first = torch.tensor([seed % 2 == 0 for _, seed, _ in study.held_out.sources])
+    assert float(probability[first].mean()) > 0.9
+    assert float(probability[~first].mean()) < 0.1
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def plan(study: OfflineRun, tmp_path: Path) -> tuple[int, int]:
     for number in (START, GOOD):
         recorder.decided(place(number), germinate())
         recorder.earned(0.0)
-    recorder.save(tmp_path / "episodes" / "one.safetensors", task="digits", seed=0, controller="made up", member={}, final=END)
+    recorder.save(tmp_path / "episodes" / "one.safetensors", task="digits", seed=0, controller="made up", final=END)
     episodes, blueprints = read_episodes([tmp_path])
     with torch.no_grad():
         ops = study.policy.replay(stack(episodes, len(blueprints)).observations).mode()[0, :, 0]

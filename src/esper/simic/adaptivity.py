@@ -7,7 +7,7 @@ hosts and counted on others. The best plan of each host, in hindsight, is mostly
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +24,6 @@ STRENGTHS = (0.03, 0.3, 3.0, math.inf, None)
 the best single plan is taken for all."""
 RIVALS = 5
 """Plans next to the best one."""
-NO_TRAITS = ("label_noise", "rent")
-"""Fields of a member that nothing is predicted from: what nobody knows of a host beforehand, and what training does not depend on."""
 SIGNIFICANCE, POWERED = 1.96, 0.84
 """Quantiles of the normal distribution for a 95 % interval, and for a power of 80 %."""
 
@@ -158,11 +156,6 @@ def _folds(hosts: int, parts: int, seed: int) -> list[tuple[NDArray[np.int64], N
     order = np.random.default_rng([seed, hosts]).permutation(hosts)
     split = np.array_split(order, parts)
     return [(part, np.concatenate([other for other in split if other is not part])) for part in split]
-
-
-def traits(member: Mapping[str, object]) -> list[object]:
-    """What a host is, as far as anybody knows before it trains and as plans depend on it, in the order of the names."""
-    return [tuple(value) if isinstance(value, list) else value for name, value in sorted(member.items()) if name not in NO_TRAITS]
 
 
 def encoded(values: Sequence[Sequence[object]]) -> Array:

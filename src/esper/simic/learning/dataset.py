@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +18,7 @@ from torch import Tensor
 from esper.leyline.actions import Head, Op, matters
 from esper.leyline.errors import ConfigError, RunError
 from esper.nissa.trackers.tracker import flattened
-from esper.simic.adaptivity import Outcomes, chosen, encoded, traits
+from esper.simic.adaptivity import Outcomes, chosen
 from esper.simic.growth.recording import RecordedEpisode, read_episodes
 from esper.simic.learning.rollout import discounted
 from esper.tamiyo.observe.masks import HEAD_VALUES
@@ -26,10 +26,12 @@ from esper.tamiyo.policy.batch import HEADS, ObservationBatch
 from esper.tolaria.data.streams import generator
 from esper.tolaria.storage.runs import read_run
 
-SOURCES = ("task", "seed", "controller", "member", "rules", "final")
+SOURCES = ("task", "seed", "controller", "rules", "final")
 """What has to be known of every episode."""
 FINAL = ("accuracy", "size", "rent")
 """What has to be known of its end."""
+FLAT = 1e-6
+"""A field of an observation that differs less than this between hosts (std) is the same for all, but for rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,8 +47,6 @@ class EpisodeDataset:
     """1 for a step that happened, 0 for padding."""
     sources: tuple[tuple[str, int, str], ...]
     """Task, host seed and controller of each episode."""
-    members: tuple[Mapping[str, object], ...]
-    """How the host of each episode is built and trained."""
     accuracy: Tensor
     """float64 [episodes]: of the harvested network, in points."""
     size: Tensor
@@ -72,7 +72,6 @@ class EpisodeDataset:
             reward=self.reward[rows],
             weight=self.weight[rows],
             sources=tuple(self.sources[row] for row in rows.tolist()),
-            members=tuple(self.members[row] for row in rows.tolist()),
             **{name: getattr(self, name)[rows] for name in FINAL},
             share=self.share[rows],
         )
@@ -95,7 +94,7 @@ class EpisodeDataset:
 
     def of_the_chosen(self, seed: int = 0) -> EpisodeDataset:
         """The same, with one episode of each host: that of the controller which a regression over all hosts of the task chooses for it, by
-        its member and its rent.
+        what is seen before the first decision, and by its rent.
 
         What ended best on a host is best there by luck as well; what did best on many hosts that are alike is not.
 
@@ -126,7 +125,9 @@ class EpisodeDataset:
         """The episode that is chosen of each row of a table."""
         first = table[:, 0]
         outcomes = Outcomes(accuracy=self.accuracy[table].numpy(), size=self.size[table].numpy(), rent=self.rent[first].numpy())
-        known = encoded([traits(self.members[row]) for row in first.tolist()])
+        seen = self.observations[first, 0]
+        known = torch.cat([seen.host, seen.slots.flatten(1), seen.costs.flatten(1)], dim=1).double()
+        known = known[:, known.std(dim=0) > FLAT].numpy()
         found = chosen(outcomes, known, known, outcomes.rent, seed)
         return [int(row) for row in table[torch.arange(len(table)), torch.from_numpy(found)]]
 
@@ -244,7 +245,6 @@ def stack(episodes: Sequence[RecordedEpisode], blueprints: int) -> EpisodeDatase
         reward=reward,
         weight=weight,
         sources=sources,
-        members=tuple(e.about["member"] for e in episodes),
         **{name: torch.tensor([float(e.about["final"][name]) for e in episodes], dtype=torch.float64) for name in FINAL},
         share=torch.ones(len(episodes)),
     )

@@ -61,7 +61,7 @@ class BCConfig(StudyConfig):
     which one episode has to be ahead of another to count e times as much. Without it all count the same."""
     chosen: bool = False
     """Where hosts were recorded once under each of several controllers: learn on each host from the one that a regression over all hosts
-    of its task chooses for it, by what the host is and what size costs there. What ended best on one host is best there by luck as well."""
+    of its task chooses for it, by what is seen before anything grows. What ended best on one host is best there by luck as well."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -20,7 +20,7 @@ from esper.leyline.files import replace_file
 from esper.leyline.score import rent_points, score
 from esper.leyline.seeds import Purpose
 from esper.nissa import Hub
-from esper.simic.adaptivity import Outcomes, adaptivity, encoded, hosts_needed, traits
+from esper.simic.adaptivity import Outcomes, adaptivity, encoded, hosts_needed
 from esper.simic.growth.environment import Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
 from esper.simic.growth.recording import FOLDER, EpisodeRecorder, about_of, going_on, rules_of
@@ -38,6 +38,8 @@ LOOK = 3
 """The epoch after which what a host has shown so far counts as known."""
 REPEATED_PLANS = 3
 """The best plans, which are repeated."""
+NO_FEATURES = ("label_noise", "rent")
+"""Fields of a member that nothing is predicted from: what nobody knows of a host beforehand, and what training does not depend on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,7 +327,7 @@ class HeadroomRun:
 
     def _known(self) -> Any:
         """What is known of each host before it trains, besides its rent."""
-        rows = [[start.task, *traits(asdict(member))] for start, member in zip(self.starts, self.members, strict=True)]
+        rows = [[start.task, *_features(asdict(member))] for start, member in zip(self.starts, self.members, strict=True)]
         return encoded(rows)
 
     def _seen(self) -> Any:
@@ -396,3 +398,7 @@ def described(plan: FixedConfig) -> str:
 
 def _waits(plan: FixedConfig) -> bool:
     return not plan.places and not plan.seeds
+
+
+def _features(member: Mapping[str, Any]) -> list[Any]:
+    return [tuple(value) if isinstance(value, list) else value for name, value in member.items() if name not in NO_FEATURES]
