@@ -17,7 +17,7 @@ from esper.leyline.actions import WAIT, Op
 from esper.leyline.errors import CheckpointError, ConfigError, LearningError
 from esper.leyline.events import PolicyUpdated, RunStarted
 from esper.nissa import Hub
-from esper.simic.learning.dataset import read_dataset
+from esper.simic.learning.dataset import EpisodeDataset, read_dataset
 from esper.simic.learning.imitation import agreement, op_weights, weighted_negative_log_likelihood
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.learning.ppo_metrics import mean_of
@@ -158,28 +158,44 @@ def kinds(tmp_path: Path, hosts: int = 40, noise: float = 8.0) -> Path:
     return write_run(tmp_path / "kinds", episodes, accuracies, seeds, abouts)
 
 
-def test_what_is_chosen_is_what_was_best_on_hosts_of_the_kind_and_not_on_each(tmp_path: Path) -> None:
+def most(dataset: EpisodeDataset) -> dict[int, str]:
+    """Of each host the controller whose episode counts most."""
+    best: dict[int, tuple[float, str]] = {}
+    for (_, host, controller), share in zip(dataset.sources, dataset.share.tolist(), strict=True):
+        best[host] = max(best.get(host, (0.0, "")), (share, controller))
+    return {host: controller for host, (_, controller) in best.items()}
+
+
+def test_what_is_expected_is_what_was_best_on_hosts_of_the_kind_and_not_on_each(tmp_path: Path) -> None:
     dataset, _ = read_dataset([kinds(tmp_path)])
-    chosen = dataset.of_the_chosen()
-    found = {seed: controller for _, seed, controller in chosen.sources}
-    assert len(chosen) == 40
-    assert found == {host: "wait" if host % 2 else "seed" for host in range(40)}
-    score = {(seed, controller): float(points) for (_, seed, controller), points in zip(dataset.sources, dataset.score, strict=True)}
-    lucky = {host: max(("seed", "wait"), key=lambda name: score[host, name]) for host in range(40)}
-    assert found != lucky, "by each host's own figures it would be another one on some"
+    assert most(dataset.preferring(1.0, expected=True)) == {host: "wait" if host % 2 else "seed" for host in range(40)}
+    lucky = most(dataset.preferring(1.0))
+    assert sum(lucky[host] != ("wait" if host % 2 else "seed") for host in range(40)) > 4, "by its own end many a host misleads"
+
+
+def test_expectations_are_weighed_by_the_temperature_and_all_hosts_count_the_same(tmp_path: Path) -> None:
+    dataset, _ = read_dataset([kinds(tmp_path)])
+    warm, cold = (dataset.preferring(temperature, expected=True) for temperature in (1000.0, 0.01))
+    assert warm.share.tolist() == pytest.approx([1.0] * 80, abs=0.05)
+    assert (len(cold), cold.share.tolist()) == (40, [1.0] * 40), "what counts next to nothing is left out"
+    some = dataset.preferring(4.0, expected=True)
+    totals = dict.fromkeys(range(40), 0.0)
+    for (_, host, _), share in zip(some.sources, some.share.tolist(), strict=True):
+        totals[host] += share
+    assert list(totals.values()) == pytest.approx([len(some) / 40] * 40)
 
 
 def test_what_size_costs_decides_where_nothing_else_does(tmp_path: Path) -> None:
     episodes = [[(place(0), germinate() if n % 2 else WAIT, 0.0)] * 2 for n in range(24)]
     ends = [{"accuracy": 58.0 if n % 2 else 50.0, "size": 1.0 if n % 2 else 0.0, "rent": 20.0 if n // 2 % 2 else 0.0} for n in range(24)]
     abouts = [{"controller": "seed" if n % 2 else "wait", "final": end} for n, end in enumerate(ends)]
-    chosen = read_dataset([write_run(tmp_path / "run", episodes, seeds=[n // 2 for n in range(24)], abouts=abouts)])[0].of_the_chosen()
-    assert [controller for _, _, controller in chosen.sources] == ["seed", "wait"] * 6
+    dataset, _ = read_dataset([write_run(tmp_path / "run", episodes, seeds=[n // 2 for n in range(24)], abouts=abouts)])
+    assert most(dataset.preferring(1.0, expected=True)) == {host: "wait" if host % 2 else "seed" for host in range(12)}
 
 
-def test_a_policy_learns_what_is_chosen(tmp_path: Path) -> None:
-    study = studied(OfflineRun(BCConfig(runs=(kinds(tmp_path),), epochs=60, chosen=True, **SMALL), Hub()))
-    assert study.end()["study"]["controllers"] == {"seed": 20, "wait": 20}
+def test_a_policy_learns_what_is_expected_to_be_best(tmp_path: Path) -> None:
+    config = BCConfig(runs=(kinds(tmp_path),), epochs=60, temperature=0.5, expected=True, **SMALL)
+    study = studied(OfflineRun(config, Hub()))
     with torch.no_grad():
         probability = study.policy.replay(study.held_out.observations).op_probabilities()[:, 0, Op.GERMINATE]
     first = torch.tensor([seed % 2 == 0 for _, seed, _ in study.held_out.sources])
@@ -195,23 +211,23 @@ def test_a_policy_learns_what_is_chosen(tmp_path: Path) -> None:
         (["wait"], r"digits was recorded under wait alone"),
     ],
 )
-def test_a_choice_asks_for_every_controller_once_on_each_host(tmp_path: Path, controllers: list[str], said: str) -> None:
+def test_an_expectation_takes_every_controller_once_on_each_host(tmp_path: Path, controllers: list[str], said: str) -> None:
     abouts = [{"controller": name} for name in controllers]
     count = len(controllers)
     run = write_run(tmp_path / "run", waiting(count), [50.0 + n for n in range(count)], [n // 2 for n in range(count)], abouts)
     with pytest.raises(ConfigError, match=said):
-        OfflineRun(BCConfig(runs=(run,), chosen=True, **SMALL), Hub())
+        OfflineRun(BCConfig(runs=(run,), temperature=0.5, expected=True, **SMALL), Hub())
 
 
 def test_what_several_runs_recorded_alike_counts_once(tmp_path: Path) -> None:
     runs = [kinds(tmp_path / name) for name in ("one", "two")]
-    once, twice = (read_dataset(each)[0].of_the_chosen() for each in (runs[:1], runs))
-    assert once.sources == twice.sources
+    once, twice = (read_dataset(each)[0].preferring(1.0, expected=True) for each in (runs[:1], runs))
+    assert (once.sources, once.share.tolist()) == (twice.sources, twice.share.tolist())
 
 
-def test_a_choice_and_a_weighing_are_not_mixed() -> None:
-    with pytest.raises(ConfigError, match=r"'chosen' keeps one episode of each host, and 'temperature' weighs several"):
-        BCConfig(chosen=True, temperature=4.0)
+def test_an_expectation_needs_a_temperature() -> None:
+    with pytest.raises(ConfigError, match=r"'expected' says by what the episodes of a host are weighed, and 'temperature' how much"):
+        BCConfig(expected=True)
 
 
 # Imitation

@@ -112,26 +112,31 @@ def _rivals(scores: Array, best: int) -> float:
 
 
 def chosen(outcomes: Outcomes, known: Array, asked: Array, rent: Array, seed: int = 0) -> NDArray[np.int64]:
-    """The plan for each host that is asked about, of which features and rent are known, by what came of plans on others.
+    """The plan for each host that is asked about, of which features and rent are known, by what came of plans on others."""
+    return np.asarray(expected(outcomes, known, asked, rent, seed).argmax(1), dtype=np.int64)
+
+
+def expected(outcomes: Outcomes, known: Array, asked: Array, rent: Array, seed: int = 0) -> Array:
+    """[hosts asked about, plans]: what each plan is expected to score on each of them beside the others, by what came of plans on hosts.
 
     How far features are trusted is itself cross-fitted.
     """
     scores, earned = outcomes.scores, dict.fromkeys(STRENGTHS, 0.0)
     for test, train in _folds(len(scores), min(5, len(scores)), seed):
         for strength in STRENGTHS:
-            plans = _pick(outcomes.of(train), known[train], known[test], outcomes.rent[test], strength)
+            plans = _expected(outcomes.of(train), known[train], known[test], outcomes.rent[test], strength).argmax(1)
             earned[strength] += float(scores[test, plans].sum())
     # Of two that are as good the one that trusts features less.
     best = max(STRENGTHS, key=lambda strength: (round(earned[strength], 9), STRENGTHS.index(strength)))
-    return _pick(outcomes, known, asked, rent, best)
+    return _expected(outcomes, known, asked, rent, best)
 
 
-def _pick(outcomes: Outcomes, known: Array, asked: Array, rent: Array, strength: float | None) -> NDArray[np.int64]:
-    """The plan with the highest prediction for each host, which is that of its accuracy minus the host's rent for that of its size."""
+def _expected(outcomes: Outcomes, known: Array, asked: Array, rent: Array, strength: float | None) -> Array:
+    """What is predicted of each plan's accuracy, minus the host's rent for what is predicted of its size."""
     if strength is None:
-        return np.full(len(asked), outcomes.scores.mean(0).argmax(), dtype=np.int64)
+        return np.tile(outcomes.scores.mean(0), (len(asked), 1))
     accuracy, size = (_predicted(each, known, asked, strength) for each in (outcomes.accuracy, outcomes.size))
-    return np.asarray((accuracy - rent[:, None] * size).argmax(1), dtype=np.int64)
+    return np.asarray(accuracy - rent[:, None] * size)
 
 
 def _predicted(values: Array, known: Array, asked: Array, strength: float) -> Array:

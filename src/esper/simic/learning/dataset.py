@@ -18,7 +18,8 @@ from torch import Tensor
 from esper.leyline.actions import Head, Op, matters
 from esper.leyline.errors import ConfigError, RunError
 from esper.nissa.trackers.tracker import flattened
-from esper.simic.adaptivity import Outcomes, chosen
+from esper.simic.adaptivity import Outcomes
+from esper.simic.adaptivity import expected as expected_scores
 from esper.simic.growth.recording import RecordedEpisode, read_episodes
 from esper.simic.learning.rollout import discounted
 from esper.tamiyo.observe.masks import HEAD_VALUES
@@ -30,6 +31,8 @@ SOURCES = ("task", "seed", "controller", "rules", "final")
 """What has to be known of every episode."""
 FINAL = ("accuracy", "size", "rent")
 """What has to be known of its end."""
+LEAST_SHARE = 0.01
+"""Of what a host counts, below which one of its episodes is left out."""
 FLAT = 1e-6
 """A field of an observation that differs less than this between hosts (std) is the same for all, but for rounding."""
 
@@ -76,33 +79,49 @@ class EpisodeDataset:
             share=self.share[rows],
         )
 
-    def preferring(self, temperature: float) -> EpisodeDataset:
+    def preferring(self, temperature: float, *, expected: bool = False, seed: int = 0) -> EpisodeDataset:
         """The same, with the episodes of each host weighed against each other: e times as much for each `temperature` points of score that
         one ended ahead of another. All hosts count the same, however many episodes they have.
 
-        Raises ConfigError when no host was recorded twice: there is nothing to prefer then.
+        expected: by the score that a regression over all hosts of the task expects of each controller, by what is seen before the first
+        decision and by the rent, instead of by what came out on the host itself, which is luck as well.
+
+        Raises ConfigError when no host was recorded twice: there is nothing to prefer then. And where something is to be expected of each
+        controller on each host, when one was not recorded there.
         """
+        if expected:
+            rows, worth = self._expected(seed)
+            return self.part(rows)._weighed(worth / temperature)
+        return self._weighed(self.score / temperature)
+
+    def _weighed(self, preference: Tensor) -> EpisodeDataset:
+        """The same, with the softmax of a preference [episodes] over the episodes of each host; what counts next to nothing is left out."""
         episodes: dict[tuple[str, int], list[int]] = {}
         for row, (task, seed, _) in enumerate(self.sources):
             episodes.setdefault((task, seed), []).append(row)
         if len(episodes) == len(self):
             raise ConfigError("'temperature' weighs several episodes of one host against each other, and each was recorded once")
-        share = torch.empty_like(self.share)
+        share = torch.empty_like(preference)
         for rows in episodes.values():
-            share[rows] = (self.score[rows] / temperature).softmax(dim=0).to(share) * len(self) / len(episodes)
-        return replace(self, share=share)
+            mine = preference[rows].softmax(dim=0)
+            mine = torch.where(mine < LEAST_SHARE, 0.0, mine)
+            share[rows] = mine / mine.sum()
+        kept = share.nonzero().squeeze(1)
+        return replace(self.part(kept), share=(share[kept] * len(kept) / len(episodes)).to(self.share))
 
-    def of_the_chosen(self, seed: int = 0) -> EpisodeDataset:
-        """The same, with one episode of each host: that of the controller which a regression over all hosts of the task chooses for it, by
-        what is seen before the first decision, and by its rent.
-
-        What ended best on a host is best there by luck as well; what did best on many hosts that are alike is not.
-
-        Raises ConfigError unless each host of a task was recorded under every controller; what several runs recorded alike counts once.
-        """
-        tasks = dict.fromkeys(task for task, _, _ in self.sources)
-        rows = [row for task in tasks for row in self._chosen(self._table(task), seed)]
-        return self.part(torch.tensor(sorted(rows)))
+    def _expected(self, seed: int) -> tuple[Tensor, Tensor]:
+        """Episodes by their numbers, and what the controller of each is expected to score on its host, beside the others."""
+        rows, worth = [], []
+        for task in dict.fromkeys(task for task, _, _ in self.sources):
+            table = self._table(task)
+            first = table[:, 0]
+            outcomes = Outcomes(accuracy=self.accuracy[table].numpy(), size=self.size[table].numpy(), rent=self.rent[first].numpy())
+            seen = self.observations[first, 0]
+            known = torch.cat([seen.host, seen.slots.flatten(1), seen.costs.flatten(1)], dim=1).double()
+            known = known[:, known.std(dim=0) > FLAT].numpy()
+            rows.append(table.flatten())
+            worth.append(torch.from_numpy(expected_scores(outcomes, known, known, outcomes.rent, seed)).flatten())
+        return torch.cat(rows), torch.cat(worth)
 
     def _table(self, task: str) -> Tensor:
         """int64 [hosts, controllers]: the episodes of a task. Raises ConfigError where one is missing, or there are two that differ."""
@@ -111,25 +130,15 @@ class EpisodeDataset:
             if found == task:
                 first = hosts.setdefault(host, {}).setdefault(controller, row)
                 if self.score[first] != self.score[row]:
-                    raise ConfigError(f"'chosen' takes one episode of each controller on each host; {controller} has two on {task} {host}")
+                    raise ConfigError(f"'expected' takes one episode of every controller on a host; {controller} has two on {task} {host}")
         names = sorted({name for mine in hosts.values() for name in mine})
         for host, mine in hosts.items():
             for name in names:
                 if name not in mine:
-                    raise ConfigError(f"'chosen' takes one episode of each controller on each host; {name} has none on {task} {host}")
+                    raise ConfigError(f"'expected' takes one episode of every controller on a host; {name} has none on {task} {host}")
         if len(names) < 2:
-            raise ConfigError(f"'chosen' chooses among controllers, and {task} was recorded under {names[0]} alone")
+            raise ConfigError(f"'expected' compares controllers, and {task} was recorded under {names[0]} alone")
         return torch.tensor([[mine[name] for name in names] for mine in hosts.values()])
-
-    def _chosen(self, table: Tensor, seed: int) -> list[int]:
-        """The episode that is chosen of each row of a table."""
-        first = table[:, 0]
-        outcomes = Outcomes(accuracy=self.accuracy[table].numpy(), size=self.size[table].numpy(), rent=self.rent[first].numpy())
-        seen = self.observations[first, 0]
-        known = torch.cat([seen.host, seen.slots.flatten(1), seen.costs.flatten(1)], dim=1).double()
-        known = known[:, known.std(dim=0) > FLAT].numpy()
-        found = chosen(outcomes, known, known, outcomes.rent, seed)
-        return [int(row) for row in table[torch.arange(len(table)), torch.from_numpy(found)]]
 
     def returns(self, gamma: float) -> Tensor:
         """[episodes, steps]: what was earned from each step to the end, discounted; 0 in padding."""

@@ -59,14 +59,14 @@ class BCConfig(StudyConfig):
     temperature: Annotated[float, Range(0.01)] | None = None
     """Where hosts were recorded several times, under different controllers, learn most from what ended best on each: points of score by
     which one episode has to be ahead of another to count e times as much. Without it all count the same."""
-    chosen: bool = False
-    """Where hosts were recorded once under each of several controllers: learn on each host from the one that a regression over all hosts
-    of its task chooses for it, by what is seen before anything grows. What ended best on one host is best there by luck as well."""
+    expected: bool = False
+    """Weigh by what a regression over all hosts of a task expects each controller to score, by what is seen of a host before anything
+    grows, instead of by what came out on each host, which is luck as well. Each host must have been recorded under every controller."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.chosen and self.temperature is not None:
-            raise ConfigError("'chosen' keeps one episode of each host, and 'temperature' weighs several against each other; give one")
+        if self.expected and self.temperature is None:
+            raise ConfigError("'expected' says by what the episodes of a host are weighed, and 'temperature' how much; give both")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ class HeadroomConfig(GrowthConfig):
     """Times that each of them is played there in all."""
     record: bool = False
     """Keep the episodes of all plans on the hosts themselves, so that a policy can be taught to choose among them:
-    esper train bc RUN --chosen."""
+    esper train bc RUN --temperature 0.5 --expected."""
     together: Count | None = None
     """Episodes side by side between two checkpoints; by default 32, on a GPU 256."""
     workers: Annotated[int, Range(1, 1024)] | None = None

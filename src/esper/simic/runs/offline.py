@@ -63,9 +63,7 @@ class OfflineRun:
         torch.set_num_threads(config.threads)
         recorded, blueprints = read_dataset(config.runs)
         if isinstance(config, BCConfig) and config.temperature is not None:
-            recorded = recorded.preferring(config.temperature)
-        if isinstance(config, BCConfig) and config.chosen:
-            recorded = recorded.of_the_chosen(config.seed)
+            recorded = recorded.preferring(config.temperature, expected=config.expected, seed=config.seed)
         self.data = recorded.fingerprint()
         self.dataset, self.held_out = split(recorded, config.held_out, config.seed)
         size = PolicyConfig(blueprints=blueprints, hidden=config.hidden, slot_width=config.slot_width)
