@@ -117,8 +117,8 @@ class EpisodeDataset:
             first = table[:, 0]
             outcomes = Outcomes(accuracy=self.accuracy[table].numpy(), size=self.size[table].numpy(), rent=self.rent[first].numpy())
             seen = self.observations[first, 0]
-            known = torch.cat([seen.host, seen.slots.flatten(1), seen.costs.flatten(1)], dim=1).double()
-            known = known[:, known.std(dim=0) > FLAT].numpy()
+            fields = torch.cat([seen.host, seen.slots.flatten(1), seen.costs.flatten(1)], dim=1).double()
+            known = fields[:, fields.std(dim=0) > FLAT].numpy()
             rows.append(table.flatten())
             worth.append(torch.from_numpy(expected_scores(outcomes, known, known, outcomes.rent, seed)).flatten())
         return torch.cat(rows), torch.cat(worth)
