@@ -1,17 +1,19 @@
 """Smaller problems of the kinds that the built-in tasks have, on which a host trains in seconds: for teaching policies on many of them.
 
-Photographs averaged down to 8 x 8 pixels, and text in short blocks with little to validate on.
+Photographs averaged down to 8 x 8 pixels, text in short blocks with little to validate on, and digits as plain vectors.
 
 esper train expert --plugins examples/small_tasks.py --task digits cifar10-small fashion-small stdlib-small    (ESPER_DATA names a folder)
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from torch import nn
 
 import esper
 from esper.tolaria.data.text import Texts
@@ -58,8 +60,20 @@ def read_text(source: Path | None) -> Texts:
     )
 
 
+class VectorTask(VisionTask):
+    """Images without their shape: layers of the member's widths, with a slot behind each."""
+
+    def make_host(self, member: Member, classes: int) -> tuple[nn.Module, dict[str, str]]:
+        """An MLP."""
+        sizes = (math.prod(self.shape), *member.widths)
+        layers = [layer for i in range(len(member.widths)) for layer in (nn.Linear(sizes[i], sizes[i + 1]), nn.ReLU())]
+        host = nn.Sequential(nn.Flatten(), *layers, nn.Linear(sizes[-1], classes))
+        return host, {f"r0c{i}": str(2 + 2 * i) for i in range(len(member.widths))}
+
+
 DIGITS, STDLIB = get("digits"), get("stdlib")
 assert isinstance(STDLIB, LanguageTask)
+assert isinstance(DIGITS, VisionTask)
 
 for published, channels, size, by in (("cifar10", 3, 8, 4), ("fashion", 1, 8, 4)):
     esper.task(
@@ -75,6 +89,25 @@ for published, channels, size, by in (("cifar10", 3, 8, 4), ("fashion", 1, 8, 4)
         )
     )
 esper.task(
+    VectorTask(
+        name="digits-vectors",
+        summary="digits as vectors of 64 numbers",
+        shape=DIGITS.shape,
+        classes=DIGITS.classes,
+        read=DIGITS.read,
+        val_share=DIGITS.val_share,
+        shift=1,
+        family=Family(
+            standard=Member(widths=(8, 8), epochs=25, batch=64, learning_rate=0.05),
+            ranges={
+                **{name: values for name, values in DIGITS.family.ranges.items() if name not in ("widths", "kernels", "learning_rate")},
+                "widths": ((4, 4), (8, 8), (3, 16), (16, 4), (32, 32), (8, 8, 8)),
+                "learning_rate": (0.02, 0.05),
+            },
+        ),
+    )
+)
+esper.task(
     LanguageTask(
         name="stdlib-small",
         summary="the sources of Python's standard library in short blocks",
@@ -86,7 +119,7 @@ esper.task(
             ranges={
                 **STDLIB.family.ranges,
                 "width": (16, 32),
-                "train_size": (256, 1024, 2048),
+                "train_size": (256, 1024),
                 "learning_rate": (5e-3, 1e-2),
             },
         ),

@@ -306,7 +306,7 @@ def test_the_policy_file_says_what_it_learned_from(clone: tuple[OfflineRun, dict
     study, summary, folder = clone
     told = read_policy_info(folder / "policy.safetensors").trained
     assert told["method"] == "bc"
-    assert told["runs"] == [str(fixed)]
+    assert (told["task"], told["runs"]) == (["digits"], [fixed.name])
     assert (told["episodes"], told["held_out"]) == (7, 3)
     assert told["controllers"] == {"fixed": 10}
     assert told["agreement"] == summary["study"]["agreement"]

@@ -24,6 +24,7 @@ from esper.simic.runs.ppo import PPORun
 from esper.simic.runs.ppo_config import PPORunConfig
 from esper.simic.runs.runner import Interrupted, resume, start
 from esper.tamiyo import make
+from esper.tamiyo.policy.policy_header import read_header
 from esper.tolaria.storage.checkpoint import CheckpointStore
 from esper.tolaria.storage.runs import read_run, read_summary
 from tests.simic.runs import StopAfter, keep_to, policy_of, small
@@ -191,6 +192,9 @@ def test_a_policy_is_carried_on_and_its_heads_can_be_made_new(whole: Path) -> No
     assert PPORun(replace(TINY, from_policy=str(file), hidden=None, slot_width=None), Hub()).policy.config.hidden == 16
     with pytest.raises(ConfigError, match=r"policy\.safetensors has a hidden of 16, which cannot become 32; leave the setting out"):
         PPORun(replace(TINY, from_policy=str(file), hidden=32), Hub())
+    learned = read_header(file).trained
+    assert "from" not in learned
+    assert same.trained()["from"] == learned, "its own file tells what it went on from"
 
 
 def drawn(rounds: int, **settings: Any) -> list[list[Start]]:

@@ -115,9 +115,14 @@ class OfflineRun:
         self.student.conclude()
         summary = self.summary()
         if self.folder is not None:
-            about = {name: summary["study"][name] for name in ("method", "runs", "controllers", "tasks", "episodes", "held_out", "epochs")}
-            save_policy(self.policy, self.folder / POLICY_FILE, trained={**about, "agreement": summary["study"]["agreement"]})
+            save_policy(self.policy, self.folder / POLICY_FILE, trained=self.trained(summary["study"]))
         return summary
+
+    def trained(self, study: Mapping[str, Any]) -> dict[str, Any]:
+        """How the policy came about, for its file, which may travel: runs by their names alone."""
+        about = {name: study[name] for name in ("method", "controllers", "episodes", "held_out", "epochs", "agreement")}
+        played = int(self.dataset.weight.sum() + self.held_out.weight.sum())
+        return {**about, "task": study["tasks"], "runs": [run.name for run in self.config.runs], "host_epochs": played}
 
     def summary(self) -> dict[str, Any]:
         """What was learned from, and how well it is agreed with. No wall-clock times, so that equal runs have equal summaries."""

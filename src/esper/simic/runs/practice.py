@@ -22,6 +22,7 @@ from esper.leyline.seeds import Purpose, require
 from esper.nissa import Hub
 from esper.simic.growth.deciding import policy_for
 from esper.simic.growth.environment import Start
+from esper.simic.growth.naming import find_policy
 from esper.simic.growth.play import ControllerDecider, Play, Progress
 from esper.simic.growth.recording import FOLDER, about_of, going_on, rules_of, write_episode
 from esper.simic.growth.sizes import longest_budget, most_slots
@@ -38,7 +39,7 @@ from esper.tamiyo.policy.heads import Exploration
 from esper.tamiyo.policy.network import PolicyConfig
 from esper.tamiyo.policy.policy import Policy, reset_heads
 from esper.tamiyo.policy.policy_file import save_policy
-from esper.tamiyo.policy.policy_header import POLICY_FILE
+from esper.tamiyo.policy.policy_header import POLICY_FILE, read_header
 from esper.tolaria.data.streams import stream_seed
 from esper.tolaria.tasks import get as get_task
 
@@ -296,7 +297,9 @@ class Practice(ABC):
         """How the policy came about, for its file."""
         config, epochs = self.config, sum(int(figures["rollout/host_epochs"]) for figures in self.history)
         about = {"method": config.method, "task": list(config.task), "rounds": self.round, "hosts": config.hosts, "seed": config.seed}
-        return {**about, "host_epochs": epochs}
+        found = None if config.from_policy is None else find_policy(config.from_policy)
+        before = {} if found is None else {"from": read_header(found.path).trained}
+        return {**about, "host_epochs": epochs, **before}
 
     def end(self) -> dict[str, Any]:
         """Save the policy and return what was learned. No wall-clock times, so that equal runs have equal summaries."""
