@@ -208,7 +208,7 @@ def test_a_policy_learns_what_is_expected_to_be_best(tmp_path: Path) -> None:
     [
         (["wait", "seed", "wait"], r"seed has none on digits 1"),
         (["wait", "wait"], r"wait has two on digits 0"),
-        (["wait"], r"digits was recorded under wait alone"),
+        (["wait"], r"each was recorded once"),
     ],
 )
 def test_an_expectation_takes_every_controller_once_on_each_host(tmp_path: Path, controllers: list[str], said: str) -> None:
@@ -223,6 +223,14 @@ def test_what_several_runs_recorded_alike_counts_once(tmp_path: Path) -> None:
     runs = [kinds(tmp_path / name) for name in ("one", "two")]
     once, twice = (read_dataset(each)[0].preferring(1.0, expected=True) for each in (runs[:1], runs))
     assert (once.sources, once.share.tolist()) == (twice.sources, twice.share.tolist())
+
+
+def test_a_task_that_one_controller_recorded_counts_as_it_is_beside_others(tmp_path: Path) -> None:
+    abouts = [{"task": "text", "controller": "rule"}] * 4
+    other = write_run(tmp_path / "other", waiting(4), seeds=range(4), abouts=abouts)
+    dataset = read_dataset([kinds(tmp_path), other])[0].preferring(0.01, expected=True)
+    assert len(dataset) == 40 + 4
+    assert dataset.share.tolist() == [1.0] * 44
 
 
 def test_an_expectation_needs_a_temperature() -> None:

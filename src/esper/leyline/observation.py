@@ -174,6 +174,18 @@ SLOT_FIELDS: tuple[Field, ...] = (
 """Seen for every slot, whatever their number, in the same order for each."""
 
 
+UNTOLD: tuple[tuple[str, ...], ...] = (
+    ("train_loss", "train_accuracy", "train_loss_delta", "train_accuracy_delta", "loss_gap", "accuracy_gap"),
+    (
+        *("val_loss", "val_loss_delta", "val_loss_trend", "best_val_loss", "harvest_loss", "loss_gap", "contribution_loss", "trial_loss"),
+        *(f"val_loss_{ago}_ago" for ago in range(1, HISTORY_EPOCHS + 1)),
+    ),
+    ("val_accuracy_error", "contribution_error", "trial_error"),
+)
+"""Fields, of host and slots, that a loop which is not ours may leave out together, and which are 0 then: what becomes of the training data,
+losses, and standard errors, which take a result for each sample."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservationSchema:
     """The fields of an observation in their order. Floats lie as [host fields] and [slots, slot fields]; blueprints as integers [slots]."""

@@ -84,7 +84,8 @@ class EpisodeDataset:
         one ended ahead of another. All hosts count the same, however many episodes they have.
 
         expected: by the score that a regression over all hosts of the task expects of each controller, by what is seen before the first
-        decision and by the rent, instead of by what came out on the host itself, which is luck as well.
+        decision and by the rent, instead of by what came out on the host itself, which is luck as well. Of a task that was recorded under
+        one controller alone all episodes count the same.
 
         Raises ConfigError when no host was recorded twice: there is nothing to prefer then. And where something is to be expected of each
         controller on each host, when one was not recorded there.
@@ -114,12 +115,15 @@ class EpisodeDataset:
         rows, worth = [], []
         for task in dict.fromkeys(task for task, _, _ in self.sources):
             table = self._table(task)
+            rows.append(table.flatten())
+            if table.shape[1] == 1:
+                worth.append(torch.zeros(len(table), dtype=torch.float64))
+                continue
             first = table[:, 0]
             outcomes = Outcomes(accuracy=self.accuracy[table].numpy(), size=self.size[table].numpy(), rent=self.rent[first].numpy())
             seen = self.observations[first, 0]
             fields = torch.cat([seen.host, seen.slots.flatten(1), seen.costs.flatten(1)], dim=1).double()
             known = fields[:, fields.std(dim=0) > FLAT].numpy()
-            rows.append(table.flatten())
             worth.append(torch.from_numpy(expected_scores(outcomes, known, known, outcomes.rent, seed)).flatten())
         return torch.cat(rows), torch.cat(worth)
 
@@ -136,8 +140,6 @@ class EpisodeDataset:
             for name in names:
                 if name not in mine:
                     raise ConfigError(f"'expected' takes one episode of every controller on a host; {name} has none on {task} {host}")
-        if len(names) < 2:
-            raise ConfigError(f"'expected' compares controllers, and {task} was recorded under {names[0]} alone")
         return torch.tensor([[mine[name] for name in names] for mine in hosts.values()])
 
     def returns(self, gamma: float) -> Tensor:

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from esper.leyline.actions import Op
+from esper.leyline.observation import OBSERVATION, UNTOLD
 from esper.simic.learning.dataset import EpisodeDataset
 from esper.simic.learning.early_stopping import EarlyStopping
 from esper.simic.learning.offline_config import BCConfig
 from esper.simic.learning.optimizer import make_optimizer, minimise
 from esper.simic.learning.popart import follow_returns
 from esper.simic.learning.ppo_metrics import explained_variance, mean_of
-from esper.tamiyo.policy.batch import HEADS
+from esper.tamiyo.policy.batch import HEADS, ObservationBatch
 from esper.tamiyo.policy.policy import Policy
+from esper.tolaria.data.streams import generator
 
 # The formulas
 
@@ -46,6 +49,16 @@ def weighted_negative_log_likelihood(log_prob: Tensor, weight: Tensor, share: Te
     """
     counted = weight if share is None else weight * share.unsqueeze(-1)
     return -torch.where(weight > 0, log_prob, 0.0).mul(counted).sum() / weight.sum().clamp(min=1e-12)
+
+
+def without(seen: ObservationBatch, missing: Tensor) -> ObservationBatch:
+    """Episodes [episodes, steps] as they are seen where fields are not told: bool [episodes, groups of UNTOLD]."""
+    host, slots = (
+        torch.tensor([[field.name in names for field in fields] for names in UNTOLD], dtype=torch.float32)
+        for fields in (OBSERVATION.host_fields, OBSERVATION.slot_fields)
+    )  # [groups, fields]: 1 where a group holds a field
+    told = [(missing.float() @ fields == 0.0).to(seen.host) for fields in (host, slots)]  # [episodes, fields]
+    return replace(seen, host=seen.host * told[0][:, None], slots=seen.slots * told[1][:, None, None])
 
 
 # What is reported
@@ -100,9 +113,11 @@ class BehaviourCloning:
     def learn(self, order: Tensor, number: int) -> dict[str, float]:
         """One epoch over the episodes in this order, int64 [episodes]; `number` counts epochs from 0. Returns its mean losses."""
         sums = {"imitation_loss": 0.0, "value_loss": 0.0}
-        batches = order.split(self.config.batch)
+        batches, random = order.split(self.config.batch), generator("untold", self.config.seed, number)
         for rows in batches:
-            imitation, value = self._losses(self.dataset.part(rows))
+            part = self.dataset.part(rows)
+            missing = torch.rand(len(rows), len(UNTOLD), generator=random) < self.config.untold
+            imitation, value = self._losses(replace(part, observations=without(part.observations, missing)))
             minimise(self.optimizer, imitation + value, self.config.max_gradient_norm)
             sums["imitation_loss"] += float(imitation.detach()) / len(batches)
             sums["value_loss"] += float(value.detach()) / len(batches)

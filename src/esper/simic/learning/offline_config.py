@@ -56,6 +56,9 @@ class BCConfig(StudyConfig):
     balance: Share = 0.0
     """How much rare ops count: 0 each step the same, so that the policy acts as often as was recorded; 1 each op the same in all, however
     rare, so that it acts wherever it is in doubt."""
+    untold: Share = 0.1
+    """Chance that an episode is seen without its train figures, without losses, or without standard errors, each by itself: loops that do
+    not tell them are decided for as well."""
     temperature: Annotated[float, Range(0.01)] | None = None
     """Where hosts were recorded several times, under different controllers, learn most from what ended best on each: points of score by
     which one episode has to be ahead of another to count e times as much. Without it all count the same."""

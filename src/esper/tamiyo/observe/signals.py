@@ -96,7 +96,7 @@ class SignalTracker:
         self._names = blueprint_names(blueprints)
         # What fits where, and the costs of that: the same in every epoch of a host.
         self._priced: tuple[BoolArray, NDArray[np.int64]] | None = None
-        # One value for each epoch so far: losses in units of ln K, accuracies in points, all finite.
+        # One value for each epoch so far: losses in units of ln K, accuracies in points; all finite, or NaN where nobody ever told one.
         self._history: dict[str, list[float]] = {name: [] for name in ("train_loss", "train_accuracy", "val_loss", "val_accuracy")}
         # The last measurements of each slot's present seed: (epoch, points).
         self._contributions: dict[str, list[tuple[int, float]]] = {slot: [] for slot in self.slots}
@@ -130,7 +130,7 @@ class SignalTracker:
         """Everything remembered, in plain containers that JSON can hold."""
         return {
             "slots": list(self.slots),
-            "history": {name: list(values) for name, values in self._history.items()},
+            "history": {name: [None if math.isnan(value) else value for value in values] for name, values in self._history.items()},
             "contributions": {slot: [list(pair) for pair in pairs] for slot, pairs in self._contributions.items()},
             "last_op": None if self._last_op is None else self._last_op.name,
             "succeeded": self._succeeded,
@@ -141,7 +141,8 @@ class SignalTracker:
         try:
             if state["slots"] != list(self.slots):
                 raise StateError(f"the saved signals are of slots {', '.join(state['slots'])}; this host has {', '.join(self.slots)}")
-            history = {name: [float(value) for value in state["history"][name]] for name in self._history}
+            told = state["history"]
+            history = {name: [math.nan if value is None else float(value) for value in told[name]] for name in self._history}
             pairs = {slot: [(int(epoch), float(value)) for epoch, value in state["contributions"][slot]] for slot in self.slots}
             last_op = None if state["last_op"] is None else Op[state["last_op"]]
             succeeded = bool(state["succeeded"])
@@ -155,12 +156,19 @@ class SignalTracker:
         assert report.classes >= 2, f"a report with {report.classes} classes has no scale for its losses"
         scale = math.log(report.classes)
         for name in ("train_loss", "val_loss"):
-            self._history[name].append(_finite_loss(getattr(report, name) / scale))
-        for name in ("train_accuracy", "val_accuracy"):
-            value = getattr(report, name)
-            self._history[name].append(0.0 if math.isnan(value) else min(max(float(value), 0.0), 100.0))
+            self._append(name, getattr(report, name) / scale, OBSERVATION_LIMIT)
+        self._append("train_accuracy", report.train_accuracy, 100.0)
+        self._history["val_accuracy"].append(0.0 if math.isnan(report.val_accuracy) else _within(report.val_accuracy, 100.0))
         for seed in report.seeds:
             self._remember_contribution(seed, report.epoch)
+
+    def _append(self, name: str, value: float, most: float) -> None:
+        """One more epoch of a figure that a loop may leave out. One that was told before and is no number any more has diverged."""
+        history = self._history[name]
+        known = not math.isnan(value) or any(not math.isnan(each) for each in history)
+        history.append(_within(value, most) if known else math.nan)
+        if known and math.isnan(history[0]):
+            history[:] = [history[-1]] * len(history)  # as the first epoch's stands for those before it
 
     def _remember_contribution(self, seed: SeedReport, epoch: int) -> None:
         pairs = self._contributions[seed.slot]
@@ -192,7 +200,7 @@ class SignalTracker:
             "budget": math.log2(1 + report.budget),
             "epochs_left": math.log2(1 + max(0, report.budget - report.epoch)),
             **self._learning_values(report),
-            **_harvest_values(report),
+            **self._harvest_values(report),
             "parameters": math.log10(1 + report.parameters),
             "growth": _log_ratio(report.parameters, report.start_parameters, 2),
             **self._stage_shares(report),
@@ -232,6 +240,18 @@ class SignalTracker:
         for ago, loss_then, accuracy_then in _AGO:
             values[loss_then], values[accuracy_then] = self._ago("val_loss", ago), self._ago("val_accuracy", ago) / 100.0
         return values
+
+    def _harvest_values(self, report: EpochReport) -> dict[str, float]:
+        """The network that would be left if training ended now, without the seeds that are alive."""
+        fossils = sum(seed.parameters for seed in report.seeds if seed.stage is Stage.FOSSILIZED)
+        told = not math.isnan(self._history["val_loss"][-1])
+        return {
+            "harvest_accuracy": report.harvest_accuracy / 100.0,
+            "harvest_loss": _within(report.harvest_loss / math.log(report.classes), OBSERVATION_LIMIT) if told else math.nan,
+            "at_stake": (report.val_accuracy - report.harvest_accuracy) / 10.0,
+            "rent": report.rent / 10.0,
+            "harvest_growth": _log_ratio(report.start_parameters + fossils, report.start_parameters, 2),
+        }
 
     def _stage_shares(self, report: EpochReport) -> dict[str, float]:
         stages = [seed.stage for seed in report.seeds if self.rules.is_enabled(seed.slot)]
@@ -330,18 +350,6 @@ class SignalTracker:
         return costs
 
 
-def _harvest_values(report: EpochReport) -> dict[str, float]:
-    """The network that would be left if training ended now, without the seeds that are alive."""
-    fossils = sum(seed.parameters for seed in report.seeds if seed.stage is Stage.FOSSILIZED)
-    return {
-        "harvest_accuracy": report.harvest_accuracy / 100.0,
-        "harvest_loss": _finite_loss(report.harvest_loss / math.log(report.classes)),
-        "at_stake": (report.val_accuracy - report.harvest_accuracy) / 10.0,
-        "rent": report.rent / 10.0,
-        "harvest_growth": _log_ratio(report.start_parameters + fossils, report.start_parameters, 2),
-    }
-
-
 def _gradient_values(seed: SeedReport) -> dict[str, float]:
     values = {} if seed.gradient_ratio is None else {"seed_gradient_ratio": _log(seed.gradient_ratio, 10)}
     if seed.gradients is not None and seed.gradient_health is not None:
@@ -357,8 +365,9 @@ def _loss_drop(nats: float | None, classes: int) -> float:
     return 0.0 if nats is None else nats / math.log(classes)
 
 
-def _finite_loss(value: float) -> float:
-    return OBSERVATION_LIMIT if math.isnan(value) else min(max(float(value), 0.0), OBSERVATION_LIMIT)
+def _within(value: float, most: float) -> float:
+    """A figure from 0 to the most that is seen of it, which also stands for what is no number."""
+    return most if math.isnan(value) else min(max(float(value), 0.0), most)
 
 
 def _log(value: float, base: int) -> float:
