@@ -206,8 +206,9 @@ def test_a_policy_learns_what_is_expected_to_be_best(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("controllers", "said"),
     [
-        (["wait", "seed", "wait"], r"seed has none on digits 1"),
+        (["wait", "seed", "wait", "rule"], r"rule has none on digits 0"),
         (["wait", "wait"], r"wait has two on digits 0"),
+        (["wait", "seed"], r"takes 6 hosts of a task under several controllers; digits has 1"),
         (["wait"], r"each was recorded once"),
     ],
 )
@@ -225,9 +226,10 @@ def test_what_several_runs_recorded_alike_counts_once(tmp_path: Path) -> None:
     assert (once.sources, once.share.tolist()) == (twice.sources, twice.share.tolist())
 
 
-def test_a_task_that_one_controller_recorded_counts_as_it_is_beside_others(tmp_path: Path) -> None:
-    abouts = [{"task": "text", "controller": "rule"}] * 4
-    other = write_run(tmp_path / "other", waiting(4), seeds=range(4), abouts=abouts)
+@pytest.mark.parametrize(("task", "first"), [("text", 0), ("digits", 100)])
+def test_a_host_that_one_controller_recorded_counts_as_it_is_beside_others(tmp_path: Path, task: str, first: int) -> None:
+    abouts = [{"task": task, "controller": "wait"}] * 4
+    other = write_run(tmp_path / "other", waiting(4), seeds=range(first, first + 4), abouts=abouts)
     dataset = read_dataset([kinds(tmp_path), other])[0].preferring(0.01, expected=True)
     assert len(dataset) == 40 + 4
     assert dataset.share.tolist() == [1.0] * 44

@@ -22,6 +22,7 @@ from esper.simic.adaptivity import Outcomes
 from esper.simic.adaptivity import expected as expected_scores
 from esper.simic.growth.recording import RecordedEpisode, read_episodes
 from esper.simic.learning.rollout import discounted
+from esper.simic.statistics import LEAST_HOSTS
 from esper.tamiyo.observe.masks import HEAD_VALUES
 from esper.tamiyo.policy.batch import HEADS, ObservationBatch
 from esper.tolaria.data.streams import generator
@@ -84,8 +85,8 @@ class EpisodeDataset:
         one ended ahead of another. All hosts count the same, however many episodes they have.
 
         expected: by the score that a regression over all hosts of the task expects of each controller, by what is seen before the first
-        decision and by the rent, instead of by what came out on the host itself, which is luck as well. Of a task that was recorded under
-        one controller alone all episodes count the same.
+        decision and by the rent, instead of by what came out on the host itself, which is luck as well. A host that was recorded under one
+        controller alone counts as it is.
 
         Raises ConfigError when no host was recorded twice: there is nothing to prefer then. And where something is to be expected of each
         controller on each host, when one was not recorded there.
@@ -114,10 +115,10 @@ class EpisodeDataset:
         """Episodes by their numbers, and what the controller of each is expected to score on its host, beside the others."""
         rows, worth = [], []
         for task in dict.fromkeys(task for task, _, _ in self.sources):
-            table = self._table(task)
-            rows.append(table.flatten())
-            if table.shape[1] == 1:
-                worth.append(torch.zeros(len(table), dtype=torch.float64))
+            alone, table = self._recorded(task)
+            rows += [alone, table.flatten()]
+            worth.append(torch.zeros(len(alone), dtype=torch.float64))
+            if not len(table):
                 continue
             first = table[:, 0]
             outcomes = Outcomes(accuracy=self.accuracy[table].numpy(), size=self.size[table].numpy(), rent=self.rent[first].numpy())
@@ -127,20 +128,30 @@ class EpisodeDataset:
             worth.append(torch.from_numpy(expected_scores(outcomes, known, known, outcomes.rent, seed)).flatten())
         return torch.cat(rows), torch.cat(worth)
 
-    def _table(self, task: str) -> Tensor:
-        """int64 [hosts, controllers]: the episodes of a task. Raises ConfigError where one is missing, or there are two that differ."""
+    def _recorded(self, task: str) -> tuple[Tensor, Tensor]:
+        """The episodes of a task: int64 [hosts] of those that one controller alone recorded, and int64 [hosts, controllers] of the others.
+
+        Raises ConfigError where one is missing, where there are two that differ, and where hosts are too few to expect anything of them.
+        """
         hosts: dict[int, dict[str, int]] = {}
         for row, (found, host, controller) in enumerate(self.sources):
             if found == task:
                 first = hosts.setdefault(host, {}).setdefault(controller, row)
                 if self.score[first] != self.score[row]:
                     raise ConfigError(f"'expected' takes one episode of every controller on a host; {controller} has two on {task} {host}")
-        names = sorted({name for mine in hosts.values() for name in mine})
-        for host, mine in hosts.items():
+        several = {host: mine for host, mine in hosts.items() if len(mine) > 1}
+        names = sorted({name for mine in several.values() for name in mine})
+        for host, mine in several.items():
             for name in names:
                 if name not in mine:
-                    raise ConfigError(f"'expected' takes one episode of every controller on a host; {name} has none on {task} {host}")
-        return torch.tensor([[mine[name] for name in names] for mine in hosts.values()])
+                    raise ConfigError(
+                        f"'expected' takes one episode of every controller on a host, or one in all; {name} has none on {task} {host}"
+                    )
+        if 0 < len(several) < LEAST_HOSTS:
+            raise ConfigError(f"'expected' takes {LEAST_HOSTS} hosts of a task under several controllers; {task} has {len(several)}")
+        alone = [row for mine in hosts.values() if len(mine) == 1 for row in mine.values()]
+        table = [[mine[name] for name in names] for mine in several.values()]
+        return torch.tensor(alone, dtype=torch.int64), torch.tensor(table, dtype=torch.int64).view(-1, max(1, len(names)))
 
     def returns(self, gamma: float) -> Tensor:
         """[episodes, steps]: what was earned from each step to the end, discounted; 0 in padding."""

@@ -64,7 +64,8 @@ class BCConfig(StudyConfig):
     which one episode has to be ahead of another to count e times as much. Without it all count the same."""
     expected: bool = False
     """Weigh by what a regression over all hosts of a task expects each controller to score, by what is seen of a host before anything
-    grows, instead of by what came out on each host, which is luck as well. Each host must have been recorded under every controller."""
+    grows, instead of by what came out on each host, which is luck as well. Each host must have been recorded under every controller, or
+    under one alone, which it then counts with."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
