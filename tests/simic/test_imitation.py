@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from hypothesis import strategies as st
 from esper.leyline.actions import WAIT, Op
 from esper.leyline.errors import CheckpointError, ConfigError, LearningError
 from esper.leyline.events import PolicyUpdated, RunStarted
+from esper.leyline.observation import OBSERVATION, UNTOLD
 from esper.nissa import Hub
 from esper.simic.learning.dataset import EpisodeDataset, read_dataset
-from esper.simic.learning.imitation import agreement, op_weights, weighted_negative_log_likelihood
+from esper.simic.learning.imitation import agreement, op_weights, weighted_negative_log_likelihood, without
 from esper.simic.learning.offline_config import BCConfig, IQLConfig
 from esper.simic.learning.ppo_metrics import mean_of
 from esper.simic.runs.offline import OfflineRun
+from esper.tamiyo.policy.batch import ObservationBatch
 from esper.tamiyo.policy.heads import ILLEGAL
 from esper.tamiyo.policy.policy_file import load_policy, read_policy_info
 from tests.simic.recordings import SMALL, germinate, place, record, rewrite, waiting, write_run
@@ -139,6 +142,45 @@ def test_hosts_that_were_recorded_once_leave_nothing_to_prefer(tmp_path: Path) -
     run = write_run(tmp_path / "once", waiting(4))
     with pytest.raises(ConfigError, match=r"'temperature' weighs several episodes of one host .* each was recorded once"):
         OfflineRun(BCConfig(runs=(run,), temperature=4.0, **SMALL), Hub())
+
+
+# What loops may not tell
+
+
+def test_fields_that_are_not_told_are_hidden_by_the_group_and_by_the_episode() -> None:
+    seen = ObservationBatch.padding((3, 4), 2, 5)
+    seen = replace(seen, host=torch.ones_like(seen.host), slots=torch.ones_like(seen.slots))
+    hidden = without(seen, torch.tensor([[True, False, False], [False, True, True], [False, False, False]]))
+    train, losses, errors = UNTOLD
+    for episode, names in enumerate((train, (*losses, *errors), ())):
+        for values, fields in ((hidden.host[episode], OBSERVATION.host_fields), (hidden.slots[episode], OBSERVATION.slot_fields)):
+            expected = [0.0 if field.name in names else 1.0 for field in fields]
+            assert all(row.tolist() == expected for row in values.reshape(-1, len(fields)))
+    known = {field.name for field in (*OBSERVATION.host_fields, *OBSERVATION.slot_fields)}
+    assert {name for names in UNTOLD for name in names} <= known
+
+
+def test_a_policy_that_learned_without_losses_decides_by_what_is_left(tmp_path: Path) -> None:
+    def doubt(untold: float) -> float:
+        """How much the policy doubts what was recorded, where it is told no losses."""
+        episodes = [[(place(n % 2), germinate() if n % 2 else WAIT, 0.0)] * 2 for n in range(24)]
+        run = write_run(tmp_path / str(untold), episodes)
+        for path in (run / "episodes").iterdir():
+            rewrite(path, lambda tensors, _: tell(tensors))
+        study = studied(OfflineRun(BCConfig(runs=(run,), epochs=40, untold=untold, **SMALL), Hub()))
+        data = study.held_out
+        blind = without(data.observations, torch.tensor([[False, True, False]]).expand(len(data), 3))
+        with torch.no_grad():
+            return 1.0 - float(study.policy.replay(blind).score(data.actions).log_prob.exp().mean())
+
+    def tell(tensors: dict[str, torch.Tensor]) -> None:
+        """The kind of the host shows in the loss, clearly, and faintly in the rent."""
+        kind = (tensors["actions"][:, 0] == Op.GERMINATE).float()
+        tensors["host"].zero_()
+        tensors["host"][:, OBSERVATION.host_index("val_loss")] = 4.0 * kind
+        tensors["host"][:, OBSERVATION.host_index("rent")] = 0.2 * kind
+
+    assert doubt(0.5) < 0.5 * doubt(0.0)
 
 
 # What is best for hosts like this

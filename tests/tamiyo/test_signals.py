@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from esper.leyline.actions import Decision, Op, Style
 from esper.leyline.errors import StateError, UnknownNameError
-from esper.leyline.observation import NO_BLUEPRINT, OBSERVATION, OBSERVED_GATES, OBSERVED_STAGES, SLOT_FIELDS, Field
+from esper.leyline.observation import NO_BLUEPRINT, OBSERVATION, OBSERVED_GATES, OBSERVED_STAGES, SLOT_FIELDS, UNTOLD, Field
 from esper.leyline.reports import EpochReport, GateVerdict, LifecycleConfig
 from esper.leyline.stages import Stage
 from esper.tamiyo import Observation, Rules, SignalTracker
@@ -138,6 +138,24 @@ def test_plateau_counts_the_epochs_since_the_best_and_the_best_is_kept() -> None
 def test_a_loss_that_is_not_a_number_is_the_worst_and_never_the_best() -> None:
     seen = observe(report(val_loss=LN10), report(val_loss=math.nan, val_accuracy=math.nan, epoch=2))
     assert (seen.host_value("val_loss"), seen.host_value("best_val_loss"), seen.host_value("val_accuracy")) == (10.0, 1.0, 0.0)
+
+
+def test_what_nobody_ever_told_is_nothing_and_not_the_worst() -> None:
+    untold = {"train_loss": math.nan, "train_accuracy": math.nan, "val_loss": math.nan, "harvest_loss": math.nan}
+    slots = [seed(slot) for slot in SLOTS]
+    watching = tracker(SLOTS)
+    for epoch in range(1, 5):
+        seen = watching.observe(report(*slots, **untold, epoch=epoch))
+    train, losses, _ = UNTOLD
+    host = {field.name for field in OBSERVATION.host_fields}
+    assert [name for name in (*train, *losses) if name in host and seen.host_value(name) != 0.0] == []
+    again = tracker(SLOTS)
+    again.load_state(json.loads(json.dumps(watching.state(), allow_nan=False)))
+    for each in (watching, again):
+        told = each.observe(report(*slots, val_loss=0.5 * LN10, epoch=5))
+        assert (told.host_value("val_loss"), told.host_value("best_val_loss"), told.host_value("val_loss_1_ago")) == (0.5, 0.5, 0.5)
+        lost = each.observe(report(*slots, val_loss=math.nan, epoch=6))
+        assert lost.host_value("val_loss") == 10.0, "it was a number before, so it has diverged"
 
 
 def test_shares_are_of_enabled_slots_alone() -> None:
