@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from esper.simic.growth.deciding import policy_for
 from esper.simic.growth.environment import Start
 from esper.simic.growth.play import Play
 from esper.simic.growth.workers import environment
-from esper.simic.runs.ppo_config import permissive
+from esper.simic.runs.practice_config import permissive
 
 ROWS = Path(__file__).with_name("rows.json")
 HOSTS, EPOCHS = 8, 20
@@ -28,7 +29,11 @@ HOSTS, EPOCHS = 8, 20
 
 def machine() -> dict[str, str]:
     """What rows depend on beside the code: where it is another one, they are another rounding's."""
-    return {"torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability()}
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text(encoding="utf-8").splitlines() if about.is_file() else []
+    models = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
+    processor = ", ".join(sorted(models)) or platform.processor()
+    return {"torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability(), "processor": processor}
 
 
 def rows(name: str) -> list[dict[str, Any]]:
