@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,17 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(1_000_000)
+
+
+@pytest.fixture
+def tasks_as_they_were() -> Iterator[None]:
+    """What a test registers is forgotten after it: tests on one worker share the register, in whatever order they come."""
+    from esper.tolaria.tasks import TASKS
+
+    before = dict(TASKS)
+    yield
+    TASKS.clear()
+    TASKS.update(before)
 
 
 @pytest.fixture(scope="session")

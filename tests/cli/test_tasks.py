@@ -18,13 +18,10 @@ from esper.tolaria.tasks import TASKS
 
 
 @pytest.fixture(autouse=True)
-def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks_as_they_were: None) -> Path:
     """An empty cache, and the register as it was."""
     monkeypatch.setenv("ESPER_DATA", str(tmp_path / "cache"))
-    before = dict(TASKS)
-    yield tmp_path / "cache"
-    TASKS.clear()
-    TASKS.update(before)
+    return tmp_path / "cache"
 
 
 def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, object]]:

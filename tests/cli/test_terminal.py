@@ -30,7 +30,8 @@ class Terminal:
 
     def __init__(self, run: Path) -> None:
         self.screen, inside = pty.openpty()
-        program = "import sys; from pathlib import Path; from esper.cli.terminal import watch_terminal\n"
+        program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # tests in the background ignore it
+        program += "import sys; from pathlib import Path; from esper.cli.terminal import watch_terminal\n"
         program += "sys.exit(watch_terminal(Path(sys.argv[1])))"
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160", "LINES": "40"}
         self.process = subprocess.Popen(

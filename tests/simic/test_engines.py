@@ -97,7 +97,7 @@ def test_a_run_goes_on_with_another_engine(first: str, second: str, tmp_path: Pa
     assert len(read_summary(tmp_path / "run")["hosts"]) == 2
 
 
-def test_a_host_that_cannot_be_stacked_is_told_once(tmp_path: Path) -> None:
+def test_a_host_that_cannot_be_stacked_is_told_once(tmp_path: Path, tasks_as_they_were: None) -> None:
     plugin = tmp_path / "mixing.py"
     plugin.write_text(PLUGIN)
     start(replace(FLEET, task="mixing", plugins=(plugin,), epochs=2), tmp_path / "run", "a run")

@@ -87,7 +87,7 @@ def test_a_run_under_a_trained_policy_goes_on_with_that_policy_alone(tmp_path: P
         resume(tmp_path / "changed")
 
 
-def test_places_that_were_named_from_one_folder_are_found_from_another(tmp_path: Path) -> None:
+def test_places_that_were_named_from_one_folder_are_found_from_another(tmp_path: Path, tasks_as_they_were: None) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     save_policy(opinionated(), tmp_path / "here" / "policy.safetensors")

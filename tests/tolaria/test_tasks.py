@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,13 +37,9 @@ BUILT_IN = ("digits", "stdlib", "cifar10", "cifar10-impaired", "cifar10-deep", "
 
 
 @pytest.fixture(autouse=True)
-def only_built_in_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def only_built_in_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks_as_they_were: None) -> None:
     """Each test has the register and an empty cache to itself."""
     monkeypatch.setenv("ESPER_DATA", str(tmp_path / "cache"))
-    before = dict(TASKS)
-    yield
-    TASKS.clear()
-    TASKS.update(before)
 
 
 @pytest.fixture(scope="module")
