@@ -154,8 +154,9 @@ def test_what_nobody_ever_told_is_nothing_and_not_the_worst() -> None:
     for each in (watching, again):
         told = each.observe(report(*slots, val_loss=0.5 * LN10, epoch=5))
         assert (told.host_value("val_loss"), told.host_value("best_val_loss"), told.host_value("val_loss_1_ago")) == (0.5, 0.5, 0.5)
-        lost = each.observe(report(*slots, val_loss=math.nan, epoch=6))
-        assert lost.host_value("val_loss") == 10.0, "it was a number before, so it has diverged"
+        lost = each.observe(report(*slots, val_loss=math.nan, train_loss=math.nan, train_accuracy=math.nan, epoch=6))
+        worst = [lost.host_value(name) for name in ("val_loss", "train_loss", "train_accuracy")]
+        assert worst == [10.0, 10.0, 0.0], "they were numbers before, so they have diverged"
 
 
 def test_shares_are_of_enabled_slots_alone() -> None:

@@ -156,17 +156,17 @@ class SignalTracker:
         assert report.classes >= 2, f"a report with {report.classes} classes has no scale for its losses"
         scale = math.log(report.classes)
         for name in ("train_loss", "val_loss"):
-            self._append(name, getattr(report, name) / scale, OBSERVATION_LIMIT)
-        self._append("train_accuracy", report.train_accuracy, 100.0)
-        self._history["val_accuracy"].append(0.0 if math.isnan(report.val_accuracy) else _within(report.val_accuracy, 100.0))
+            self._append(name, getattr(report, name) / scale, OBSERVATION_LIMIT, worst=OBSERVATION_LIMIT)
+        self._append("train_accuracy", report.train_accuracy, 100.0, worst=0.0)
+        self._history["val_accuracy"].append(_within(report.val_accuracy, 100.0, worst=0.0))
         for seed in report.seeds:
             self._remember_contribution(seed, report.epoch)
 
-    def _append(self, name: str, value: float, most: float) -> None:
+    def _append(self, name: str, value: float, most: float, worst: float) -> None:
         """One more epoch of a figure that a loop may leave out. One that was told before and is no number any more has diverged."""
         history = self._history[name]
         known = not math.isnan(value) or any(not math.isnan(each) for each in history)
-        history.append(_within(value, most) if known else math.nan)
+        history.append(_within(value, most, worst) if known else math.nan)
         if known and math.isnan(history[0]):
             history[:] = [history[-1]] * len(history)  # as the first epoch's stands for those before it
 
@@ -245,9 +245,10 @@ class SignalTracker:
         """The network that would be left if training ended now, without the seeds that are alive."""
         fossils = sum(seed.parameters for seed in report.seeds if seed.stage is Stage.FOSSILIZED)
         told = not math.isnan(self._history["val_loss"][-1])
+        harvest_loss = report.harvest_loss / math.log(report.classes)
         return {
             "harvest_accuracy": report.harvest_accuracy / 100.0,
-            "harvest_loss": _within(report.harvest_loss / math.log(report.classes), OBSERVATION_LIMIT) if told else math.nan,
+            "harvest_loss": _within(harvest_loss, OBSERVATION_LIMIT, worst=OBSERVATION_LIMIT) if told else math.nan,
             "at_stake": (report.val_accuracy - report.harvest_accuracy) / 10.0,
             "rent": report.rent / 10.0,
             "harvest_growth": _log_ratio(report.start_parameters + fossils, report.start_parameters, 2),
@@ -365,9 +366,9 @@ def _loss_drop(nats: float | None, classes: int) -> float:
     return 0.0 if nats is None else nats / math.log(classes)
 
 
-def _within(value: float, most: float) -> float:
-    """A figure from 0 to the most that is seen of it, which also stands for what is no number."""
-    return most if math.isnan(value) else min(max(float(value), 0.0), most)
+def _within(value: float, most: float, worst: float) -> float:
+    """A figure from 0 to the most that is seen of it; the worst for what is no number."""
+    return worst if math.isnan(value) else min(max(float(value), 0.0), most)
 
 
 def _log(value: float, base: int) -> float:
