@@ -56,6 +56,12 @@ def verdict(summary: dict[str, Any]) -> list[str]:
         f"a plan chosen for each host scores {_gain(found['before'])} more by what is known before it trains, {_gain(found['during'])} "
         f"with what its first epochs show; in hindsight it would be {found['hindsight']:+.2f}, luck included",
     ]
+    for other in summary["beside"]:
+        score, against = other["score"], other["against_best"]
+        lines.append(
+            f"{other['name']} scores {score['mean']:.2f} {bounds(score['low'], score['high'], '.2f')} on these hosts, {_gain(against)} "
+            f"against that plan; choosing between it and all plans by the host scores {_gain(other['choosing'])} more than the best of them"
+        )
     if again["std"] is not None:
         lines.append(f"the same plan on the same kind of host, born anew, differs by a standard deviation of {again['std']:.2f} points")
     needed = f"a difference of one point takes {found['hosts_needed_for_a_point']} hosts to see"

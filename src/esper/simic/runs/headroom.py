@@ -21,6 +21,7 @@ from esper.leyline.score import rent_points, score
 from esper.leyline.seeds import Purpose
 from esper.nissa import Hub
 from esper.simic.adaptivity import Outcomes, adaptivity, encoded, hosts_needed
+from esper.simic.growth.deciding import controller_for
 from esper.simic.growth.environment import Start
 from esper.simic.growth.play import ControllerDecider, Play, Progress
 from esper.simic.growth.recording import FOLDER, EpisodeRecorder, about_of, going_on, rules_of
@@ -29,7 +30,7 @@ from esper.simic.runs.headroom_config import HeadroomConfig
 from esper.simic.runs.playing import Playing
 from esper.simic.runs.work import run_started, versions
 from esper.simic.statistics import interval
-from esper.tamiyo import FixedConfig, Observation, make
+from esper.tamiyo import Controller, FixedConfig, Observation, make
 from esper.tolaria.tasks import get as get_task
 
 FIRST_HOST, FIRST_REPEAT = 300_000, 400_000
@@ -47,6 +48,7 @@ class Played:
     """One plan on one host."""
 
     plan: int
+    """Its number; below zero a controller that plays beside the plans, the first one of them -1."""
     host: int
     repeat: int
     score: float
@@ -67,18 +69,19 @@ class Job:
 
 
 class Watching(ControllerDecider):
-    """Plans, one for each host; what the host of a plan that waits shows in its first epochs is noted."""
+    """Controllers, one for each host; what a host shows in its first epochs is noted where it is to be looked at."""
 
-    def __init__(self, plans: Sequence[FixedConfig], look: Sequence[int]) -> None:
-        super().__init__([make("fixed", plan) for plan in plans])
-        self.plans, self.look = plans, look
+    def __init__(self, controllers: Sequence[Controller], look: Mapping[int, int]) -> None:
+        super().__init__(controllers)
+        self.look = look
+        """By place, the last epoch that is looked at."""
         self.seen: dict[int, list[float]] = {}
 
     def decide(self, seen: Mapping[int, Observation]) -> dict[int, Decision]:
         """Ask each plan, and note what is to be noted."""
         for place, observation in seen.items():
             report = observation.report
-            if _waits(self.plans[place]) and report.epoch <= self.look[place]:
+            if report.epoch <= self.look.get(place, 0):
                 self.seen[place] = [report.train_accuracy, report.val_accuracy, report.train_loss, report.val_loss]
         return super().decide(seen)
 
@@ -101,11 +104,12 @@ class HeadroomRun:
         self.where = self._where()
         """Where a plan may place a seed: 0 is the first slot, 1 the last."""
         self.plans = self._basic()
+        self.beside = [controller_for(name, called="beside") for name in config.beside]
         self.stage, self.round = 0, 0
         self.played: list[Played] = []
         self.shown: dict[int, list[float]] = {}
         """By host, what it showed before anything grew."""
-        self.jobs = self._all(range(len(self.plans)))
+        self.jobs = self._all(range(-len(self.beside), len(self.plans)))
         """What is left of the present stage."""
 
     def _all(self, plans: Iterable[int]) -> list[Job]:
@@ -184,12 +188,8 @@ class HeadroomRun:
         return found
 
     def _table(self) -> Any:
-        """float64 [hosts, plans]: the scores of everything that was played once."""
-        table = np.full((self.config.hosts, len(self.plans)), math.nan)
-        for each in self.played:
-            if each.repeat == 0:
-                table[each.host, each.plan] = each.score
-        return table
+        """float64 [hosts, plans]: the scores of all plans that were played once."""
+        return self._outcomes(range(len(self.plans))).scores
 
     # Running
 
@@ -218,7 +218,8 @@ class HeadroomRun:
         """One chunk of episodes; then, if the stage is over, what the next one takes."""
         size = self.config.side_by_side(gpu=self.playing.gpu)
         now, self.jobs = self.jobs[:size], self.jobs[size:]
-        decider = Watching([self.plans[job.plan] for job in now], [min(LOOK, self.members[job.host].epochs) for job in now])
+        look = {place: min(LOOK, self.members[job.host].epochs) for place, job in enumerate(now) if job.plan == 0 == job.repeat}
+        decider = Watching([self._controller(job.plan) for job in now], look)
         starts = [self._start(job) for job in now]
         kept = [place for place, job in enumerate(now) if self.config.record and job.repeat == 0 and self.folder is not None]
         play = Play(self.playing.environment, decider, starts, recorders={place: EpisodeRecorder() for place in kept})
@@ -226,7 +227,7 @@ class HeadroomRun:
             self._note(now[place], result)
             if place in kept:
                 self._record(now[place], play.started[place], play.recorders[place], result)
-            if now[place].repeat == 0 and place in decider.seen:
+            if place in decider.seen:
                 self.shown[now[place].host] = decider.seen[place]
         self.playing.engines = self.playing.environment.engines()
         self.round += 1
@@ -244,6 +245,12 @@ class HeadroomRun:
         best = max(whole, key=lambda plan: float(table[:, plan].mean()))
         return described(self.plans[best]), float(table[:, best].mean())
 
+    def _controller(self, plan: int) -> Controller:
+        return make("fixed", self.plans[plan]) if plan >= 0 else self.beside[-1 - plan]
+
+    def _name(self, plan: int) -> str:
+        return described(self.plans[plan]) if plan >= 0 else self.beside[-1 - plan].name
+
     def _start(self, job: Job) -> Start:
         start = self.starts[job.host]
         if not job.repeat:
@@ -260,9 +267,10 @@ class HeadroomRun:
     def _record(self, job: Job, host: HostStarted, recorder: EpisodeRecorder, result: HostFinished) -> None:
         """Keep an episode for imitation."""
         assert self.folder is not None, "recorders are for a run with a folder"
-        about = about_of(host, described(self.plans[job.plan]), rules_of(self.config), result)
+        about = about_of(host, self._name(job.plan), rules_of(self.config), result)
+        who = f"plan-{job.plan:03}" if job.plan >= 0 else f"beside-{-1 - job.plan:03}"
         with going_on(self.hub):
-            path = self.folder / FOLDER / f"plan-{job.plan:03}-host-{job.host:04}.safetensors"
+            path = self.folder / FOLDER / f"{who}-host-{job.host:04}.safetensors"
             recorder.save(path, **about)
 
     def _next_stage(self) -> list[Job]:
@@ -280,7 +288,7 @@ class HeadroomRun:
     def end(self) -> dict[str, Any]:
         """The figures, and the best single plan as a file. No wall-clock times, so that equal searches have equal summaries."""
         table = self._table()
-        found = adaptivity(self._outcomes(), self._known(), self._seen(), self.config.seed)
+        found = adaptivity(self._outcomes(range(len(self.plans))), self._known(), self._seen(), self.config.seed)
         best = self.plans[found.best]
         if self.folder is not None:
             text = f"# the best single plan of {self.command or 'a search for headroom'}\n[fixed]\n{to_toml(best)}"
@@ -303,6 +311,7 @@ class HeadroomRun:
                 "hosts_needed": hosts_needed(found.spread, found.during.mean),
                 "hosts_needed_for_a_point": hosts_needed(found.rivals, 1.0),
             },
+            "beside": self._beside(table[:, found.best]),
             "repetitions": self._repetitions(),
             "kinds": self._kinds(table),
             "rows": [
@@ -318,11 +327,26 @@ class HeadroomRun:
         against, operations = asdict(interval(table[:, plan] - table[:, 0])), mean["flops"] / waiting
         return {"plan": plan, "described": described(self.plans[plan]), **mean, "operations": operations, "against_wait": against}
 
-    def _outcomes(self) -> Outcomes:
-        accuracy, size = (np.full((self.config.hosts, len(self.plans)), math.nan) for _ in range(2))
+    def _beside(self, best: Any) -> list[dict[str, Any]]:
+        """What each controller beside the plans scored, also against the best of them, and what choosing between it and all is worth."""
+        rows = []
+        for number, controller in enumerate(self.beside, start=1):
+            outcomes = self._outcomes([-number, *range(len(self.plans))])
+            mine = outcomes.scores[:, 0]
+            found = adaptivity(outcomes, self._known(), self._seen(), self.config.seed)
+            against = asdict(interval(mine - best))
+            rows.append(
+                {"name": controller.name, "score": asdict(interval(mine)), "against_best": against, "choosing": asdict(found.before)}
+            )
+        return rows
+
+    def _outcomes(self, plans: Sequence[int]) -> Outcomes:
+        accuracy, size = (np.full((self.config.hosts, len(plans)), math.nan) for _ in range(2))
+        column = {plan: number for number, plan in enumerate(plans)}
         for each in self.played:
-            if each.repeat == 0:
-                accuracy[each.host, each.plan], size[each.host, each.plan] = each.accuracy, rent_points(each.growth, 1.0, 1.0)
+            if each.repeat == 0 and each.plan in column:
+                accuracy[each.host, column[each.plan]] = each.accuracy
+                size[each.host, column[each.plan]] = rent_points(each.growth, 1.0, 1.0)
         return Outcomes(accuracy=accuracy, size=size, rent=np.asarray([member.rent for member in self.members]))
 
     def _known(self) -> Any:

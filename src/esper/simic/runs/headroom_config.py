@@ -34,9 +34,11 @@ class HeadroomConfig(GrowthConfig):
     """Hosts on which the best plans are repeated, with the same member, born and trained otherwise: the noise that no decision explains."""
     repeats: Annotated[int, Range(2, 100)] = 3
     """Times that each of them is played there in all."""
+    beside: tuple[str, ...] = ()
+    """Who else plays the same hosts, e.g. heuristic: controllers, and policies by their names or files."""
     record: bool = False
-    """Keep the episodes of all plans on the hosts themselves, so that a policy can be taught to choose among them:
-    esper train bc RUN --temperature 0.5 --expected."""
+    """Keep the episodes of all plans, and of whoever plays beside them, on the hosts themselves, so that a policy can be taught to choose:
+    esper train bc RUN --temperature 0.1 --expected."""
     together: Count | None = None
     """Episodes side by side between two checkpoints; by default 32, on a GPU 256."""
     workers: Annotated[int, Range(1, 1024)] | None = None
