@@ -36,17 +36,17 @@ from esper.tolaria.training.host import EpochPlan, Host, batch_sizes
 from esper.tolaria.training.stackable import is_short
 from esper.tolaria.training.validation import Array, Scores, read_all, wanted_of
 
-MEASURED_BYTES = 2**31
-"""Memory on a GPU that one pass of a measurement may take, roughly."""
+MEASURED_BYTES = 2**29
+"""Memory on a GPU that one pass of a measurement may take, roughly. Every fleet keeps what it captured, and some dozens share a GPU."""
 
 
 def measured_bytes(host: Host) -> int:
-    """What a sample takes in a pass of a measurement, roughly: 32 times its size, or eight times that of its largest features at a slot.
-    Tokens become features that are many times their size, pixels do not."""
-    sample = host.split.x[0]
+    """What a sample takes in a pass of a measurement, roughly: 32 times its size, eight times that of its largest features at a slot, or
+    four times that of its logits. Tokens become features and logits that are many times their size, pixels do not."""
+    sample, logits = host.split.x[0], host.split.y[0].numel() * host.data.classes
     # A task's example has two samples.
     features = max(math.prod(slot.place.example_shape) // 2 * slot.place.dtype.itemsize for slot in host.model.slots.values())
-    return max(32 * sample.numel() * sample.element_size(), 8 * features)
+    return max(32 * sample.numel() * sample.element_size(), 8 * features, 4 * logits * torch.float32.itemsize)
 
 
 class _Pool:
