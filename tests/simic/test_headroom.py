@@ -69,6 +69,33 @@ def test_recorded_plans_can_be_learned_from_by_what_was_best_for_each_host(tmp_p
     assert not (tmp_path / "silent" / "episodes").exists()
 
 
+def test_controllers_play_beside_the_plans_on_the_same_hosts(tmp_path: Path) -> None:
+    config = replace(TINY, beside=("heuristic", "random"), record=True, searches=0, repeated=0)
+    summary = start(config, tmp_path / "search", "esper headroom")
+    plans = {plan["described"] for plan in summary["plans"]}
+    assert summary["episodes"] == 6 * (len(plans) + 2)
+    dataset, _ = read_dataset([tmp_path / "search"])
+    recorded: dict[str, dict[int, float]] = {}
+    for (_, seed, name), score in zip(dataset.sources, dataset.score.tolist(), strict=True):
+        recorded.setdefault(name, {})[seed] = score
+    assert recorded.keys() == plans | {"heuristic", "random"}
+    heuristic, other = summary["beside"]
+    assert (heuristic["name"], other["name"]) == ("heuristic", "random")
+    for each in summary["beside"]:
+        assert each["score"]["mean"] == pytest.approx(sum(recorded[each["name"]].values()) / 6)
+        best = recorded[summary["best"]["described"]]
+        assert each["against_best"]["mean"] == pytest.approx(each["score"]["mean"] - sum(best.values()) / 6)
+    alone = start(replace(TINY, searches=0, repeated=0), tmp_path / "alone", "esper headroom")
+    assert [row["scores"] for row in summary["rows"]] == [row["scores"] for row in alone["rows"]], "plans do as they do by themselves"
+    assert summary["adaptivity"] == alone["adaptivity"]
+
+
+def test_controllers_can_be_recorded_without_plans(tmp_path: Path) -> None:
+    summary = start(replace(TINY, beside=("random",), plans=False, record=True), tmp_path / "search", "esper headroom")
+    assert [plan["described"] for plan in summary["plans"]] == ["wait"]
+    assert {name for _, _, name in read_dataset([tmp_path / "search"])[0].sources} == {"wait", "random"}
+
+
 def test_repetitions_have_the_member_and_nothing_else_of_a_host() -> None:
     run = HeadroomRun(TINY, Hub())
     from esper.simic.runs.headroom import Job
@@ -92,6 +119,8 @@ def test_a_plan_that_waits_is_the_first() -> None:
         ({"blueprints": ("conv_lihgt",)}, UnknownNameError, "conv_light"),
         ({"task": ()}, ConfigError, "task"),
         ({"hosts": 5}, ConfigError, "hosts"),
+        ({"beside": ("heurisitc",)}, UnknownNameError, "beside 'heurisitc'.*heuristic"),
+        ({"beside": ("wait", "wait")}, ConfigError, "'beside' names wait twice"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(changes: dict[str, Any], error: type[Exception], said: str) -> None:

@@ -125,6 +125,16 @@ def test_trials_play_the_same_hosts_and_the_comparison_others(found: tuple[Path,
         assert fresh <= set(played) or not fresh & set(played), trial
 
 
+def test_several_tasks_take_turns(tmp_path: Path) -> None:
+    summary = start(quick(task=("digits", "stdlib"), fix={"train_size": "64"}, epochs=4, budget=150, fresh=2), tmp_path / "run", "a search")
+    assert summary["task"] == ["digits", "stdlib"]
+    hosts = [e.event for e in read_events(tmp_path / "run" / "events.jsonl") if isinstance(e.event, HostStarted)]
+    assert {host.seed % 2: host.task for host in hosts} == {0: "digits", 1: "stdlib"}
+    assert len({(host.seed, host.task) for host in hosts}) == len({host.seed for host in hosts})
+    with pytest.raises(ConfigError, match="'task' is empty"):
+        quick(task=())
+
+
 def test_the_budget_is_counted_epoch_by_epoch_and_never_exceeded(found: tuple[Path, dict[str, Any]]) -> None:
     run, summary = found
     epochs = sum(isinstance(envelope.event, EpochFinished) for envelope in read_events(run / "events.jsonl"))

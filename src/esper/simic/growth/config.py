@@ -101,10 +101,8 @@ class GrowthConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecidedConfig(GrowthConfig):
-    """Hosts of one task, and the controller that decides for them."""
+    """Hosts, and the controller that decides for them."""
 
-    task: str = "digits"
-    """What to train on; `esper tasks` lists them."""
     controller: str = "heuristic"
     """Who decides: wait, random, fixed, heuristic, the name of a policy that ships, or a policy's file, such as
     runs/NAME/policy.safetensors."""
@@ -130,6 +128,8 @@ class ControllerRunConfig(DecidedConfig):
     """Everything that decides a run under a controller. Written to config.toml, from which the same run starts again."""
 
     kind: Literal["run"] = "run"
+    task: str = "digits"
+    """What to train on; `esper tasks` lists them."""
     hosts: Count = 4
     """Hosts grown side by side; host i has seed `seed + i`."""
     seed: NonNegativeInt = 0

@@ -14,7 +14,7 @@ from esper.kasmina.blueprints import names
 from esper.leyline.actions import Decision
 from esper.leyline.codec import from_plain, to_plain
 from esper.leyline.config import to_toml
-from esper.leyline.errors import unknown
+from esper.leyline.errors import ConfigError, unknown
 from esper.leyline.events import HostFinished, HostStarted, PlansPlayed
 from esper.leyline.files import replace_file
 from esper.leyline.score import rent_points, score
@@ -105,6 +105,10 @@ class HeadroomRun:
         """Where a plan may place a seed: 0 is the first slot, 1 the last."""
         self.plans = self._basic()
         self.beside = [controller_for(name, called="beside") for name in config.beside]
+        """Whoever plays beside the plans."""
+        for number, controller in enumerate(self.beside):
+            if controller.name in [each.name for each in self.beside[:number]]:
+                raise ConfigError(f"'beside' names {controller.name} twice; each plays once")
         self.stage, self.round = 0, 0
         self.played: list[Played] = []
         self.shown: dict[int, list[float]] = {}
@@ -121,9 +125,9 @@ class HeadroomRun:
     # Plans
 
     def _basic(self) -> list[FixedConfig]:
-        """Waiting, and each blueprint at the first, the middle and the last slot, and at all of them."""
+        """Waiting, and if plans are wanted each blueprint at the first, the middle and the last slot, and at all of them."""
         plans, places = [WAITING], dict.fromkeys([*((place,) for place in self.where), self.where])
-        for blueprints in self._blueprints():
+        for blueprints in self._blueprints() if self.config.plans else ():
             one = FixedConfig(blueprints=blueprints, first=1, period=3, tempo=3)
             plans += [replace(one, places=each) for each in places]
         return plans

@@ -34,6 +34,8 @@ class HeadroomConfig(GrowthConfig):
     """Hosts on which the best plans are repeated, with the same member, born and trained otherwise: the noise that no decision explains."""
     repeats: Annotated[int, Range(2, 100)] = 3
     """Times that each of them is played there in all."""
+    plans: bool = True
+    """Try plans. Without, whoever plays beside them is compared with hosts that do not grow."""
     beside: tuple[str, ...] = ()
     """Who else plays the same hosts, e.g. heuristic: controllers, and policies by their names or files."""
     record: bool = False

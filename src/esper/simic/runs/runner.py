@@ -178,7 +178,7 @@ def _name(config: Config) -> str:
     if isinstance(config, CompareConfig | HeadroomConfig):
         return f"{'-'.join(config.task)}-{config.kind}"
     if isinstance(config, SearchConfig):
-        return f"{config.task}-{config.controller}-tune"
+        return f"{'-'.join(config.task)}-{config.controller}-tune"
     if isinstance(config, SweepConfig):
         return f"{_name(config.method_config)}-sweep"
     assert isinstance(config, ControllerRunConfig)

@@ -80,7 +80,7 @@ class SearchRun:
     def __init__(self, config: SearchConfig, hub: Hub, command: str = "", folder: Path | None = None) -> None:
         self.config, self.hub, self.command, self.folder = config, hub, command, folder
         self.playing = Playing(config)
-        task = get_task(config.task)
+        families = {task: config.fixed_family(get_task(task).family) for task in config.task}
         torch.set_num_threads(config.threads or 1)
         if config.method == "optuna":
             import_optuna()
@@ -92,12 +92,12 @@ class SearchRun:
         if not texts:
             raise ConfigError(f"the controller {config.controller!r} has no settings that can be searched")
         self.space = read_space(self.present, texts, f"esper tune {config.controller}")
-        family = config.fixed_family(task.family)
         require([Purpose.DEVELOPMENT], [config.seed], who="esper tune")
 
         @cache
         def epochs(number: int) -> int:
-            return config.member_of(family, config.seed + number).epochs
+            start = self._start(number)
+            return config.member_of(families[start.task], start.seed).epochs
 
         self.epochs = epochs
         most = {"most_trials": int(min(1 + size(self.space), 1e9)), "most_hosts": Purpose.TRAINING.first - config.seed}
@@ -157,6 +157,10 @@ class SearchRun:
             trials = sorted(playing, key=lambda trial: -self._means(trial, range(rung.hosts))["score"]) + gone
         return trials, []
 
+    def _start(self, number: int) -> Start:
+        """The host of a number; tasks take turns."""
+        return Start(self.config.task[number % len(self.config.task)], self.config.seed + number)
+
     # Running
 
     def begin(self) -> None:
@@ -164,7 +168,8 @@ class SearchRun:
         config = self.config
         about: dict[str, float | int | str] = {"controller": config.controller, "budget": config.budget, "trials": self.plan.trials}
         about |= {"fresh": config.fresh, "settings": len(self.space), "round": self.round, **self.playing.machine()}
-        self.hub.emit(run_started(self.command, config, task=config.task, hosts=config.hosts, rounds=self.rounds, **about))
+        task = ",".join(config.task)
+        self.hub.emit(run_started(self.command, config, task=task, hosts=config.hosts, rounds=self.rounds, **about))
         self._tell({trial for trial, _ in self.played})
 
     def run_round(self, progress: Progress | None = None) -> None:
@@ -173,7 +178,7 @@ class SearchRun:
         self._draw(max(trial for trial, _ in jobs))
         controllers = {trial: self.kind.factory(self.settings(self.trials[trial])) for trial, _ in jobs}
         decider = TrialDecider([controllers[trial] for trial, _ in jobs], [trial for trial, _ in jobs])
-        starts = [Start(self.config.task, self.config.seed + host) for _, host in jobs]
+        starts = [self._start(host) for _, host in jobs]
         play = Play(self.playing.environment, decider, starts, hub=self.hub, first=self.hosts_begun, round=self.round + 1)
         results = play.through(progress)
         self.playing.engines = self.playing.environment.engines()
@@ -251,7 +256,7 @@ class SearchRun:
         }
         if self.folder is not None:
             self._write_best(best, found)
-        return {"command": self.command, "task": config.task, "seed": config.seed, "versions": versions(), "search": found}
+        return {"command": self.command, "task": list(config.task), "seed": config.seed, "versions": versions(), "search": found}
 
     def _comparison(self, best: int) -> dict[str, Any]:
         """The best against the present settings on the fresh hosts, and what the search itself made of it."""

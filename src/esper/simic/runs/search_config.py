@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from esper.leyline.config import Count, NonNegativeInt, Range, check_ranges
+from esper.leyline.errors import ConfigError
 from esper.simic.growth.config import CARRIED_OUT, DecidedConfig, processes
 from esper.simic.runs.practice_config import permissive
 from esper.tolaria.training.config import TrainingConfig
@@ -20,6 +21,8 @@ class SearchConfig(DecidedConfig):
 
     changeable: ClassVar[tuple[str, ...]] = CARRIED_OUT
     kind: Literal["tune"] = "tune"
+    task: tuple[str, ...] = ("digits",)
+    """What to train on; several tasks take turns."""
     budget: Annotated[int, Range(1, 1_000_000_000)] = 20_000
     """Host epochs to spend in all, the comparison at the end included."""
     hosts: Count = 8
@@ -45,6 +48,8 @@ class SearchConfig(DecidedConfig):
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if not self.task:
+            raise ConfigError("'task' is empty; expected the name of a task, or several")
 
     def processes(self, *, gpu: bool) -> int:
         """In how many processes hosts grow."""
