@@ -77,6 +77,19 @@ def test_small_tasks_are_problems_of_their_own(tmp_path):
         assert summary["hosts"][0]["test_accuracy"] > chance + 4.0, "where chance has a standard error of 1 at most"
 
 
+def test_rules_with_other_settings_decide_otherwise(tmp_path):
+    options = (
+        "--hosts 6 --epochs 12 --fix kernel=1 rent=0 --no-plans --record --beside heuristic bold shy --plugins examples/rules.py --quiet"
+    )
+    command = [sys.executable, "-m", "esper", "headroom", *options.split(), "--run", str(tmp_path / "run")]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    for name in ("heuristic", "bold", "shy"):
+        assert f"\n{name} scores " in done.stdout
+    scores = {each["name"]: each["score"]["mean"] for each in json.loads((tmp_path / "run" / "summary.json").read_text())["beside"]}
+    assert len(set(scores.values())) == 3, scores
+
+
 PLUGINS = ("my_task.py", "my_blueprint.py", "my_controller.py", "my_reward.py", "my_sink.py")
 
 
