@@ -55,7 +55,9 @@ def excerpts(documents: Sequence[str]) -> list[str]:
 def read_text(source: Path | None) -> Texts:
     """The sources of Python's standard library, with less to validate on: most of the time of small hosts would go there."""
     whole = STDLIB.read(None)  # which is always there, whatever data lies beside it
-    return Texts(train=whole.train, val=excerpts(whole.val), test=excerpts(whole.test), origin=f"{whole.origin}, excerpts for val and test")
+    return Texts(
+        train=whole.train, val=excerpts(whole.val), test=excerpts(whole.test), origin=f"{whole.origin}, excerpts for val and test"
+    )
 
 
 class VectorTask(VisionTask):
