@@ -124,11 +124,12 @@ def test_what_ended_better_on_each_kind_of_host_is_what_is_learned(tmp_path: Pat
     # On hosts of the first kind a seed brings 20 points, on those of the second it costs as many.
     scores = [50.0 if n % 2 == 0 else 70.0 if n // 2 % 2 == 0 else 30.0 for n in range(48)]
     run = tried(tmp_path, scores)
-    decided = {}
+    decided, played, kept = {}, {}, {}
     for temperature in (4.0, None):
         config = BCConfig(runs=(run,), epochs=60, patience=60, temperature=temperature, **SMALL)
         study = studied(OfflineRun(config, Hub()))
-        study.end()
+        played[temperature] = study.trained(study.end()["study"])["host_epochs"]
+        kept[temperature] = int(study.dataset.weight.sum() + study.held_out.weight.sum())
         with torch.no_grad():
             probability = study.policy.replay(study.held_out.observations).op_probabilities()[:, 0, Op.GERMINATE]
         first = torch.tensor([seed % 2 == 0 for _, seed, _ in study.held_out.sources])
@@ -136,6 +137,7 @@ def test_what_ended_better_on_each_kind_of_host_is_what_is_learned(tmp_path: Pat
     assert decided[4.0][0] > 0.9
     assert decided[4.0][1] < 0.1
     assert decided[None] == pytest.approx((0.5, 0.5), abs=0.2), "without a preference both as often as they were recorded"
+    assert kept[4.0] < kept[None] == played[None] == played[4.0], "what is left out had to be played as well"
 
 
 def test_hosts_that_were_recorded_once_leave_nothing_to_prefer(tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ class OfflineRun:
         self.config, self.hub, self.command, self.folder = config, hub, command, folder
         torch.set_num_threads(config.threads)
         recorded, blueprints = read_dataset(config.runs)
+        self.host_epochs = int(recorded.weight.sum())
+        """That were recorded, those of episodes that count for nothing among them: it took them to know that."""
         if isinstance(config, BCConfig) and config.temperature is not None:
             recorded = recorded.preferring(config.temperature, expected=config.expected, seed=config.seed)
         self.data = recorded.fingerprint()
@@ -121,8 +123,7 @@ class OfflineRun:
     def trained(self, study: Mapping[str, Any]) -> dict[str, Any]:
         """How the policy came about, for its file, which may travel: runs by their names alone."""
         about = {name: study[name] for name in ("method", "controllers", "episodes", "held_out", "epochs", "agreement")}
-        played = int(self.dataset.weight.sum() + self.held_out.weight.sum())
-        return {**about, "task": study["tasks"], "runs": [run.name for run in self.config.runs], "host_epochs": played}
+        return {**about, "task": study["tasks"], "runs": [run.name for run in self.config.runs], "host_epochs": self.host_epochs}
 
     def summary(self) -> dict[str, Any]:
         """What was learned from, and how well it is agreed with. No wall-clock times, so that equal runs have equal summaries."""
