@@ -117,6 +117,20 @@ def test_several_hosts_at_a_time_in_several_processes_have_the_figures_of_one(tm
 # Baselines
 
 
+def test_arms_that_play_at_once_have_the_figures_of_arms_one_after_another(everything: dict[str, Any], tmp_path: Path) -> None:
+    run = CompareRun(replace(TINY, arms=("all",), abreast=True), Hub())
+    assert run.rounds == 3, "all but static-final and static-final-flops, which depend on how others ended"
+    abreast = compared(replace(TINY, arms=("all",), abreast=True))
+    assert abreast["rows"] == everything["rows"]
+    assert abreast["comparison"] == everything["comparison"]
+    assert all(seconds > 0 for seconds in abreast["wall_clock"].values())
+    # A policy that learned decides for hosts of its own, whatever places they have, and over several tasks and chunks.
+    save_policy(opinionated(), tmp_path / "policy.safetensors")
+    config = replace(TASKS, policies=("heuristic", str(tmp_path / "policy.safetensors")), arms=("wait", "random"), epochs=6)
+    one, other = (compared(replace(config, abreast=abreast)) for abreast in (False, True))
+    assert one["rows"] == other["rows"]
+
+
 def test_every_arm_plays_the_same_examination_hosts(everything: dict[str, Any]) -> None:
     arms = list(everything["comparison"]["arms"])
     growing, static = ["fixed", "wait", "random", "heuristic"], ["static-final", "static-final-flops", "static-largest", "sweep"]

@@ -76,7 +76,7 @@ class SweepScene(ArmsScene):
 
 
 class ComparisonScene(Scene):
-    """Arms that play the same hosts one after another, a chunk at a time."""
+    """Arms that play the same hosts one after another or at once, a chunk at a time."""
 
     unit = "round"
 
@@ -85,7 +85,8 @@ class ComparisonScene(Scene):
         self.arm_of: dict[int, str] = {}
         self.accuracies: dict[str, list[float]] = {}
         """On test, by arm."""
-        self.last = ""
+        self.playing: dict[str, None] = {}
+        """The arms of the present round."""
 
     def headline(self) -> str:
         started = self.started
@@ -95,13 +96,15 @@ class ComparisonScene(Scene):
     def see(self, envelope: Envelope) -> str | None:
         match envelope.host, envelope.event:
             case int(number), HostStarted(arm=arm):
-                self.arm_of[number] = self.last = arm
+                self.arm_of[number] = arm
+                self.playing[arm] = None
             case int(number), HostFinished(test_accuracy=float(accuracy)):
                 self.accuracies.setdefault(self.arm_of[number], []).append(accuracy)
         return None
 
     def line(self, round: int) -> str:
-        return self._shown(self.last)
+        arms, self.playing = self.playing, {}
+        return "; ".join(map(self._shown, arms))
 
     def body(self) -> list[RenderableType]:
         from rich.text import Text

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from esper.leyline.actions import Decision
 from esper.leyline.events import Event, HostFinished, HostStarted, Note, Rewarded, RolledBack
@@ -15,6 +15,9 @@ from esper.simic.growth.host_run import Acted, Trained
 from esper.simic.growth.recording import EpisodeRecorder
 from esper.simic.rewards import RewardStep
 from esper.tamiyo import Controller, Observation
+
+Given = TypeVar("Given")
+Answer = TypeVar("Answer")
 
 Progress = Callable[[float], None]
 """Told what share of the whole is done, from 0 to 1."""
@@ -62,12 +65,58 @@ class ControllerDecider:
         """Controllers do not learn."""
 
 
+class DecidersAbreast:
+    """Several deciders in one play, each for hosts of its own: the first ones are those of the first.
+
+    parts: deciders, each with the number of its hosts, which it knows by places of its own, from 0 on.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Decider, int]]) -> None:
+        self.deciders = [decider for decider, _ in parts]
+        self.of = [(number, own) for number, (_, hosts) in enumerate(parts) for own in range(hosts)]
+        """By place, the decider and the place that it knows."""
+
+    def begin(self, started: Mapping[int, HostStarted]) -> dict[int, str]:
+        """Begin with each; the names of all."""
+        return self._each(started, lambda decider, mine: decider.begin(mine))
+
+    def decide(self, seen: Mapping[int, Observation]) -> dict[int, Decision]:
+        """Ask each for its hosts."""
+        return self._each(seen, lambda decider, mine: decider.decide(mine))
+
+    def thought(self, place: int) -> Thought | None:
+        """What the decider of the host's says."""
+        number, own = self.of[place]
+        return self.deciders[number].thought(own)
+
+    def earned(self, rewards: Mapping[int, RewardStep], ended: bool) -> None:
+        """Tell each what its hosts earned."""
+        for number, places in self._shared(rewards).items():
+            self.deciders[number].earned({self.of[place][1]: rewards[place] for place in places}, ended)
+
+    def _each(self, given: Mapping[int, Given], ask: Callable[[Decider, dict[int, Given]], dict[int, Answer]]) -> dict[int, Answer]:
+        """What every decider that has hosts among these answers, by place."""
+        answers: dict[int, Answer] = {}
+        for number, places in self._shared(given).items():
+            own = {self.of[place][1]: place for place in places}
+            found = ask(self.deciders[number], {mine: given[place] for mine, place in own.items()})
+            answers |= {own[mine]: answer for mine, answer in found.items()}
+        return answers
+
+    def _shared(self, places: Iterable[int]) -> dict[int, list[int]]:
+        """Places by decider."""
+        shares: dict[int, list[int]] = {}
+        for place in places:
+            shares.setdefault(self.of[place][0], []).append(place)
+        return shares
+
+
 class Play:
     """One episode of every start, an epoch at a time.
 
     hub: takes the events. first: the number of the first host in the record; the others follow.
     recorders: by place, of the hosts whose episodes are kept for imitation and offline learning.
-    round, arm: of which round of the run, and of which arm of an examination; told with every host.
+    round, arm: of which round of the run, and of which arm of an examination, or each host's; told with every host.
     recorded: how many of the hosts the record tells of, the first ones; None for all.
     """
 
@@ -81,7 +130,7 @@ class Play:
         first: int = 0,
         recorders: Mapping[int, EpisodeRecorder] | None = None,
         round: int = 0,
-        arm: str = "",
+        arm: str | Sequence[str] = "",
         recorded: int | None = None,
     ) -> None:
         self.environment, self.decider, self.first, self.round = environment, decider, first, round
@@ -95,7 +144,7 @@ class Play:
                 controller=names[place],
                 twin_of=None if start.twin_of is None else first + start.twin_of,
                 round=round,
-                arm=arm,
+                arm=arm if isinstance(arm, str) else arm[place],
             )
             for place, start in enumerate(starts)
         ]

@@ -18,7 +18,7 @@ from esper.leyline.seeds import Purpose, require
 from esper.nissa import Hub
 from esper.simic.growth.deciding import controller_for, policy_from_file
 from esper.simic.growth.environment import Start
-from esper.simic.growth.play import ControllerDecider, Decider, Play, Progress
+from esper.simic.growth.play import ControllerDecider, Decider, DecidersAbreast, Play, Progress
 from esper.simic.learning.policy_decider import PolicyDecider
 from esper.simic.runs.compare_config import (
     SEARCHED,
@@ -51,7 +51,7 @@ class Ended:
 
 
 class CompareRun:
-    """Arms and the hosts that all of them play. One round is one part of an arm on one chunk of hosts.
+    """Arms and the hosts that all of them play. One round is one part of an arm on one chunk of hosts, or several that play at once.
 
     hub: takes the events. folder: not used, everything is in the summary.
     """
@@ -76,6 +76,8 @@ class CompareRun:
         """Those that decide, each with its hash, by the name of who does as it says."""
         self.parts = [*self.contenders, *_static_parts(config)]
         """What is played on every chunk, in order: the arms, and of a sweep each size."""
+        self.turns = _turns(self.parts, config.abreast)
+        """The same, with what is played at once together."""
         self.starts = [Start(task, seed) for task in config.task for seed in config.host_seeds]
         self.chunks = _chunks(len(config.task), config.seeds, config.together)
         """Places of hosts that are played at once, all of one task: side by side, all wait in every epoch for the slowest."""
@@ -86,8 +88,8 @@ class CompareRun:
 
     @property
     def rounds(self) -> int:
-        """Parts times chunks."""
-        return len(self.parts) * len(self.chunks)
+        """Turns times chunks."""
+        return len(self.turns) * len(self.chunks)
 
     @property
     def done(self) -> bool:
@@ -109,17 +111,22 @@ class CompareRun:
         self.hub.emit(run_started(self.command, config, task=task, hosts=len(self.starts), rounds=self.rounds, **about))
 
     def run_round(self, progress: Progress | None = None) -> None:
-        """The next part on a chunk of hosts; the next chunk once every part has played this one."""
+        """The next turn on a chunk of hosts; the next chunk once every part has played this one."""
         began = time.monotonic()
-        chunk, part = self.round // len(self.parts), self.parts[self.round % len(self.parts)]
-        starts = [self._start(part, place) for place in self.chunks[chunk]]
-        decider = self._decider(part, starts[0].task, len(starts))
-        play = Play(self.playing.environment, decider, starts, hub=self.hub, first=self.hosts_begun, arm=part)
-        self.ended[part] += [Ended(*each) for each in zip(play.started, play.through(progress), strict=True)]
+        chunk, parts = self.chunks[self.round // len(self.turns)], self.turns[self.round % len(self.turns)]
+        starts = [self._start(part, place) for part in parts for place in chunk]
+        deciders = [(self._decider(part, starts[0].task, len(chunk)), len(chunk)) for part in parts]
+        arms = [part for part in parts for _ in chunk]
+        play = Play(self.playing.environment, DecidersAbreast(deciders), starts, hub=self.hub, first=self.hosts_begun, arm=arms)
+        played = [Ended(*each) for each in zip(play.started, play.through(progress), strict=True)]
         self.playing.engines = self.playing.environment.engines()
         self.hosts_begun += len(starts)
         self.round += 1
-        self.seconds[part] += time.monotonic() - began
+        took, spent = time.monotonic() - began, sum(each.result.operations for each in played)
+        for number, part in enumerate(parts):
+            mine = played[number * len(chunk) : (number + 1) * len(chunk)]
+            self.ended[part] += mine
+            self.seconds[part] += took * sum(each.result.operations for each in mine) / spent
 
     def _start(self, part: str, place: int) -> Start:
         """The host at a place, as a part of an arm begins it."""
@@ -237,6 +244,13 @@ def _static_parts(config: CompareConfig) -> list[str]:
 
 def _sweep_parts(config: CompareConfig) -> list[str]:
     return [f"{SWEEP} {number} of {config.sizes}" for number in range(1, config.sizes + 1)]
+
+
+def _turns(parts: Sequence[str], abreast: bool) -> list[tuple[str, ...]]:
+    """Parts in the order in which they are played: each by itself, or at once what needs not know how another one ended."""
+    later = [part for part in parts if part in (STATIC_FINAL, STATIC_FLOPS)]
+    at_once = tuple(part for part in parts if part not in later)
+    return [at_once, *((part,) for part in later)] if abreast else [(part,) for part in parts]
 
 
 def _arm(part: str) -> str:

@@ -64,12 +64,15 @@ class CompareConfig(GrowthConfig):
     """Networks in a sweep, from the bare host to the largest."""
     together: Count = 16
     """Hosts of a task that an arm plays at once; a checkpoint follows, so no more than these are lost. A GPU does well with 256."""
+    abreast: bool = False
+    """Arms play their hosts at once rather than one after another: on a GPU, where hosts that are alike are trained as one program, in a
+    fraction of the time. How long an arm took is then its share of the operations."""
     workers: Annotated[int, Range(1, 1024)] | None = None
     """Processes that grow hosts; by default one for each core, on a GPU one for every 32 hosts, up to eight and half of the cores."""
     control: bool = False
     """Of no use here: the arm `wait` is every host without growth."""
     checkpoint_every: Count = 1
-    """Rounds between checkpoints; a round is one arm on so many hosts."""
+    """Rounds between checkpoints; a round is one arm on so many hosts, or all arms that play at once."""
     training: TrainingConfig = field(default_factory=permissive)
     heuristic: HeuristicConfig = field(default_factory=HeuristicConfig)
     fixed: FixedConfig = field(default_factory=FixedConfig)
@@ -109,7 +112,8 @@ class CompareConfig(GrowthConfig):
 
     def processes(self, *, gpu: bool) -> int:
         """In how many processes hosts grow."""
-        return processes(self.workers, min(self.together, self.seeds), gpu=gpu)
+        arms = len(self.policies) + len(self.baselines) if self.abreast else 1
+        return processes(self.workers, arms * min(self.together, self.seeds), gpu=gpu)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

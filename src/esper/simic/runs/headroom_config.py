@@ -40,7 +40,7 @@ class HeadroomConfig(GrowthConfig):
     """Who else plays the same hosts, e.g. heuristic: controllers, and policies by their names or files."""
     record: bool = False
     """Keep the episodes of all plans, and of whoever plays beside them, on the hosts themselves, so that a policy can be taught to choose:
-    esper train bc RUN --temperature 0.1 --expected."""
+    esper train bc RUN --temperature 0.4 --expected."""
     together: Count | None = None
     """Episodes side by side between two checkpoints; by default 32, on a GPU 256."""
     workers: Annotated[int, Range(1, 1024)] | None = None
