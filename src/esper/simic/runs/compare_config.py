@@ -65,8 +65,8 @@ class CompareConfig(GrowthConfig):
     together: Count = 16
     """Hosts of a task that an arm plays at once; a checkpoint follows, so no more than these are lost. A GPU does well with 256."""
     abreast: bool = False
-    """Arms play their hosts at once rather than one after another: on a GPU, where hosts that are alike are trained as one program, in a
-    fraction of the time. How long an arm took is then its share of the operations."""
+    """Arms play their hosts at once rather than one after another, so that a fleet has several hosts of every architecture. How long an arm
+    took is then its share by operations of what all took."""
     workers: Annotated[int, Range(1, 1024)] | None = None
     """Processes that grow hosts; by default one for each core, on a GPU one for every 32 hosts, up to eight and half of the cores."""
     control: bool = False
