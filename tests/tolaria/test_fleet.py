@@ -392,11 +392,11 @@ def test_what_is_measured_lies_where_it_lay_so_that_what_was_captured_reads_it_t
     assert places[1] == places[2]
 
 
-def test_a_measurement_counts_with_the_features_of_tokens_and_not_with_their_few_bytes() -> None:
+def test_a_measurement_counts_with_what_tokens_become_and_not_with_their_few_bytes() -> None:
     text, digits = double_text_host(0), double_host(0)
     assert text.split.x.shape[1:] == (64,)
     assert digits.split.x.shape[1:] == (1, 8, 8)
-    # 64 tokens of eight bytes; eight features of eight bytes for each.
-    assert measured_bytes(text) == max(32 * 64 * 8, 8 * 64 * 8 * 8) == 32_768
-    # 64 pixels of eight bytes; two channels of as many.
-    assert measured_bytes(digits) == max(32 * 64 * 8, 8 * 2 * 64 * 8) == 16_384
+    # 64 tokens of eight bytes; eight features of eight bytes for each, and 98 logits of four bytes.
+    assert measured_bytes(text) == max(32 * 64 * 8, 8 * 64 * 8 * 8, 4 * 64 * 98 * 4) == 100_352
+    # 64 pixels of eight bytes; two channels of as many; ten logits.
+    assert measured_bytes(digits) == max(32 * 64 * 8, 8 * 2 * 64 * 8, 4 * 10 * 4) == 16_384
